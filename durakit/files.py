@@ -1,0 +1,197 @@
+"""The file before SQLite opens it: is it ours, whole, and in a place where it can live?
+
+SQLite changes a file merely by opening and closing it (it replays and removes the write-ahead
+log). So the header is read first as plain bytes, and deeper checks work on a private copy or on
+an immutable view: a file that is refused is left byte for byte as it was.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import struct
+import tempfile
+from pathlib import Path
+
+from durakit.errors import DamagedFile, ForeignFile, MisplacedFile, NewerFile
+
+#: 'dkit' in the header's application id, so that a file says whose it is.
+APPLICATION_ID = 0x646B6974
+
+_MAGIC = b"SQLite format 3\x00"
+_HEADER = 100
+
+#: Files above this size (bytes) are not read through at every opening; the header, the size and
+#: the digests of each run that is driven still are checked.
+DEEP_CHECK_LIMIT = 64 * 1024 * 1024
+
+#: Disks on which SQLite's shared-memory file, and so its WAL, does not work.
+_NETWORK_DISKS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs"})
+
+
+def inspect(path: Path, version: int, tables: frozenset[str]) -> bool:
+    """Whether ``path`` is a file to open (True) or to create (False); else a StoreError.
+
+    ``version`` is the newest schema this code knows; ``tables`` must all be there.
+    """
+    if path.is_dir():
+        raise MisplacedFile(f"{path}: is a folder, and a database is a file")
+    if not path.parent.is_dir():
+        raise MisplacedFile(f"{path}: the folder {path.parent} does not exist")
+    log = path.with_name(path.name + "-wal")
+    if not path.exists():
+        if log.exists() and log.stat().st_size:
+            raise DamagedFile(
+                f"{path}: only its write-ahead log {log.name} is there; the database itself is "
+                "missing, so put it back or move the log away"
+            )
+        return False
+    _check_header(path, version, log)
+    if path.stat().st_size + _size(log) <= DEEP_CHECK_LIMIT:
+        _check_deeply(path, log, tables)
+    return True
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _check_header(path: Path, version: int, log: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            header = file.read(_HEADER)
+    except PermissionError as error:
+        raise MisplacedFile(f"{path}: not readable by this user") from error
+    if not header:
+        raise DamagedFile(f"{path}: is empty; no durakit file ever is. Left as it was")
+    if not header.startswith(_MAGIC):
+        if _MAGIC.startswith(header):
+            raise DamagedFile(f"{path}: is cut off after {len(header)} bytes. Left as it was")
+        raise ForeignFile(f"{path}: is not a database of durakit's. Left as it was")
+    if len(header) < _HEADER:
+        raise DamagedFile(f"{path}: is cut off after {len(header)} bytes. Left as it was")
+    (application,) = struct.unpack(">I", header[68:72])
+    if application != APPLICATION_ID:
+        raise ForeignFile(f"{path}: is a database of another program. Left as it was")
+    (found,) = struct.unpack(">I", header[60:64])
+    if found > version:
+        raise NewerFile(
+            f"{path}: has schema {found}, and this durakit knows up to {version}; "
+            "use a newer durakit. Left as it was"
+        )
+    (page,) = struct.unpack(">H", header[16:18])
+    page = 65536 if page == 1 else page
+    if page < 512 or page & (page - 1):
+        raise DamagedFile(f"{path}: its header is damaged (page size {page}). Left as it was")
+    changes, pages, valid_for = (struct.unpack(">I", header[i : i + 4])[0] for i in (24, 28, 92))
+    size = path.stat().st_size
+    # With a write-ahead log the last pages may still be in the log, so the size proves nothing.
+    if changes == valid_for and size < pages * page and not _size(log):
+        raise DamagedFile(
+            f"{path}: is cut off: {size} bytes are left of {pages * page}. Left as it was"
+        )
+
+
+def _check_deeply(path: Path, log: Path, tables: frozenset[str]) -> None:
+    """Read every page. Only damage that shows in an unchanging file counts as proven."""
+    for _ in range(5):
+        before = _stamp(path, log)
+        problem = _read_through(path, log, tables)
+        if problem is None:
+            return
+        if _stamp(path, log) == before:
+            raise DamagedFile(f"{path}: {problem}. Left as it was")
+    # Somebody is writing it at this moment, which an unreadable file does not allow.
+
+
+def _stamp(path: Path, log: Path) -> tuple[object, ...]:
+    def of(file: Path) -> tuple[int, int] | None:
+        try:
+            found = file.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_size, found.st_mtime_ns
+
+    return of(path), of(log)
+
+
+def _read_through(path: Path, log: Path, tables: frozenset[str]) -> str | None:
+    if not _size(log):
+        return _problem(f"{path.absolute().as_uri()}?immutable=1", tables)
+    with tempfile.TemporaryDirectory(prefix="durakit-check-") as folder:
+        copy = Path(folder) / "copy.db"
+        try:
+            shutil.copyfile(path, copy)
+            shutil.copyfile(log, copy.with_name("copy.db-wal"))
+        except FileNotFoundError:
+            return "changed while it was read"
+        return _problem(copy.as_uri(), tables)
+
+
+def _problem(uri: str, tables: frozenset[str]) -> str | None:
+    try:
+        connection = sqlite3.connect(uri, uri=True, isolation_level=None)
+        try:
+            (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            if answer != "ok":
+                return f"is damaged ({str(answer).splitlines()[-1]})"
+            names = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema")}
+        finally:
+            connection.close()
+    except sqlite3.DatabaseError as error:
+        return f"is damaged ({error})"
+    missing = sorted(tables - names)
+    return f"is damaged (no table {', '.join(missing)})" if missing else None
+
+
+def create(path: Path, content: bytes) -> None:
+    """Put a new database in place, whole or not at all, readable by its owner only.
+
+    Where another process has just created it, theirs stands.
+    """
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
+    draft = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        connection = sqlite3.connect(draft, isolation_level=None)
+        try:
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        finally:
+            connection.close()
+        if mode != "wal":
+            raise MisplacedFile(f"{path}: this disk does not allow SQLite's WAL; use a local disk")
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            return
+        except OSError:  # a disk without hard links
+            if not path.exists():
+                draft.rename(path)
+    except PermissionError as error:
+        raise MisplacedFile(f"{path}: cannot be written by this user") from error
+    finally:
+        for leftover in (draft, Path(name + "-wal"), Path(name + "-shm")):
+            leftover.unlink(missing_ok=True)
+
+
+def network_disk(path: Path) -> str | None:
+    """The kind of network disk that ``path`` lies on, where the system tells; else None."""
+    mounts = Path("/proc/self/mountinfo")
+    if not mounts.exists():
+        return None
+    best, kind = "", None
+    place = str(path.absolute().parent)
+    for line in mounts.read_text(errors="replace").splitlines():
+        left, _, right = line.partition(" - ")
+        point = left.split()[4].replace("\\040", " ")
+        inside = place == point or place.startswith(point.rstrip("/") + "/")
+        if inside and len(point) > len(best):
+            best, kind = point, right.split()[0]
+    return kind if kind in _NETWORK_DISKS else None

@@ -1,0 +1,428 @@
+"""The protocol of one call, as a pure core: no I/O, no clock, no randomness of its own.
+
+::
+
+    decide → save intent → send → effect → reply → save result → go on
+
+How it works. The disk holds one *record* per operation (account, tool, key). Before every move
+the driver asks ``decide`` and does exactly what the answer says. The answer depends on the
+record, the request, the tool's effect contract, its retry policy, the time and one random
+draw, and on nothing else. What happens next is an *event*, and ``TRANSITIONS`` says what each
+event does to the record's status. The notebook draws its state diagram from that dict.
+
+The rules:
+
+1. No record and no saved intent: nothing was sent by us under this key. Send.
+2. An intent without a result is **unknown**, whatever caused it. Crash before sending, request
+   lost, reply lost, crash before saving: one identical record. Nobody can tell them apart by
+   looking at our own disk, so the effect contract decides, and nothing else.
+3. Only an answer about *this* operation resolves an unknown: its reply, a probe that found it,
+   a probe that found nothing after the service's own settling time, a late reply, a person.
+   A refusal that was given without looking (429, 401, 409 in use) resolves nothing. That is why
+   a resend is a state of its own, RESENT: a refusal takes it back to DISPATCHED, not to REFUSED.
+4. A deadline or a cancel request stops new work, never the truth: an unknown operation may
+   still be probed, or sent again once under its key, within its settle allowance.
+
+What is inelegant: contract ``none`` (a tool without outside effect) uses the same records
+although nothing can be unknown outside; its rerun is an event of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from durakit.retry import Failure, FailureKind, Retry, backoff
+
+
+class Effect(StrEnum):
+    """What the tool's service promises (the effect contract)."""
+
+    NONE = "none"
+    IDEMPOTENT = "idempotent"
+    QUERYABLE = "queryable"
+    OPAQUE = "opaque"
+
+
+class Outcome(StrEnum):
+    """What is known about an operation's effect."""
+
+    COMPLETED = "completed"
+    NOT_EXECUTED = "not_executed"
+    UNKNOWN = "unknown"
+
+
+class Status(StrEnum):
+    """What the disk says about an operation."""
+
+    NEW = "NEW"
+    """no row: nothing was saved about it"""
+    DISPATCHED = "DISPATCHED"
+    """an attempt's intent is saved and nothing after it"""
+    RESENT = "RESENT"
+    """sent again under the same key while an earlier attempt is unresolved"""
+    REFUSED = "REFUSED"
+    """certainly not executed; the key is open for another attempt"""
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    """certainly not executed, and the service's word is final"""
+
+
+class Event(StrEnum):
+    """What can happen to an operation."""
+
+    INTENT = "intent saved"
+    RESEND = "intent of a resend saved"
+    RERUN = "intent of a rerun saved (no outside effect)"
+    REPLY = "reply"
+    REFUSAL = "refusal, may pass"
+    FINAL_REFUSAL = "refusal, final"
+    NO_ANSWER = "no answer"
+    FOUND = "probe: found"
+    ABSENT = "probe: absent and settled"
+    LATE_REPLY = "late reply"
+    RESOLVED_COMPLETED = "a person: completed"
+    RESOLVED_NOT_EXECUTED = "a person: not executed"
+
+
+_S, _E = Status, Event
+
+#: (status, event) → status. An event that is missing here cannot happen in that status.
+TRANSITIONS: dict[tuple[Status, Event], Status] = {
+    (_S.NEW, _E.INTENT): _S.DISPATCHED,
+    (_S.REFUSED, _E.INTENT): _S.DISPATCHED,
+    (_S.DISPATCHED, _E.RESEND): _S.RESENT,
+    (_S.RESENT, _E.RESEND): _S.RESENT,
+    (_S.DISPATCHED, _E.RERUN): _S.DISPATCHED,
+    (_S.DISPATCHED, _E.REPLY): _S.SUCCEEDED,
+    (_S.RESENT, _E.REPLY): _S.SUCCEEDED,
+    (_S.DISPATCHED, _E.REFUSAL): _S.REFUSED,
+    (_S.RESENT, _E.REFUSAL): _S.DISPATCHED,
+    (_S.DISPATCHED, _E.FINAL_REFUSAL): _S.FAILED,
+    (_S.RESENT, _E.FINAL_REFUSAL): _S.DISPATCHED,
+    (_S.DISPATCHED, _E.NO_ANSWER): _S.DISPATCHED,
+    (_S.RESENT, _E.NO_ANSWER): _S.DISPATCHED,
+    (_S.DISPATCHED, _E.FOUND): _S.SUCCEEDED,
+    (_S.RESENT, _E.FOUND): _S.SUCCEEDED,
+    (_S.DISPATCHED, _E.ABSENT): _S.REFUSED,
+    (_S.RESENT, _E.ABSENT): _S.REFUSED,
+    (_S.DISPATCHED, _E.LATE_REPLY): _S.SUCCEEDED,
+    (_S.RESENT, _E.LATE_REPLY): _S.SUCCEEDED,
+    (_S.DISPATCHED, _E.RESOLVED_COMPLETED): _S.SUCCEEDED,
+    (_S.RESENT, _E.RESOLVED_COMPLETED): _S.SUCCEEDED,
+    (_S.DISPATCHED, _E.RESOLVED_NOT_EXECUTED): _S.REFUSED,
+    (_S.RESENT, _E.RESOLVED_NOT_EXECUTED): _S.REFUSED,
+}
+
+#: What a status says about the outside world. NEW is missing on purpose: a row that is not
+#: there says what *we* did not begin, and nothing about the world.
+OUTCOMES: dict[Status, Outcome] = {
+    _S.DISPATCHED: Outcome.UNKNOWN,
+    _S.RESENT: Outcome.UNKNOWN,
+    _S.REFUSED: Outcome.NOT_EXECUTED,
+    _S.FAILED: Outcome.NOT_EXECUTED,
+    _S.SUCCEEDED: Outcome.COMPLETED,
+}
+
+#: How a judged failure of one attempt reads as an event.
+FAILURE_EVENTS: dict[FailureKind, Event] = {
+    FailureKind.TRANSIENT: Event.REFUSAL,
+    FailureKind.PERMANENT: Event.FINAL_REFUSAL,
+    FailureKind.INFEASIBLE: Event.FINAL_REFUSAL,
+    FailureKind.UNKNOWN: Event.NO_ANSWER,
+}
+
+
+def after(status: Status, event: Event) -> Status:
+    """The status after ``event``. Raises KeyError for an event that cannot happen there."""
+    return TRANSITIONS[status, event]
+
+
+@dataclass(frozen=True)
+class Contract:
+    """A tool's effect contract. Times in seconds; None means 'not promised'."""
+
+    effect: Effect = Effect.OPAQUE
+    window: float | None = None
+    """how long the service remembers a key, counted from the first intent"""
+    settles_after: float | None = None
+    """after this long, a request that a probe does not find can no longer act unseen"""
+    can_probe: bool = False
+    on_unknown: str | None = None
+    """a lesson's override: 'resend', 'probe' or 'park'"""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the disk says about one operation. Times are wall seconds."""
+
+    status: Status
+    arguments: str
+    """digest of the arguments, 64 hexadecimal digits"""
+    attempts: int
+    first_sent: float
+    """when the first intent was saved"""
+    sent: float
+    """when the latest intent was saved"""
+    not_before: float | None = None
+    """a wait that was drawn and saved ends here"""
+    held_until: float | None = None
+    """another live run is driving it; its lease ends here"""
+
+
+class Probed(StrEnum):
+    """A probe's answer, where it did not find the operation."""
+
+    ABSENT = "absent"
+    STILL_UNKNOWN = "still unknown"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the workflow asks for now, and under what constraints."""
+
+    arguments: str
+    remaining: float | None = None
+    """seconds until the tightest limit; None without a limit"""
+    settle: float = 30.0
+    """seconds left of the settle allowance of an unknown operation"""
+    stopping: str | None = None
+    """why no new work may begin: 'deadline' or 'cancel'; None otherwise"""
+    inherited: bool = False
+    """the record was left by an earlier incarnation or run, not by this one's own attempt"""
+    resent: bool = False
+    """this incarnation has already sent it again while stopping"""
+    failure: Failure | None = None
+    """how this incarnation's latest attempt just failed"""
+    probed: Probed | None = None
+    """what a probe has just answered"""
+    probes: int = 0
+    """how many probes this incarnation has made"""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Give the stored outcome; touch nothing."""
+
+
+@dataclass(frozen=True)
+class Execute:
+    """Save the intent of ``attempt`` as ``event``, then send. ``basis`` says why it is allowed."""
+
+    attempt: int
+    event: Event
+    basis: str
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Do nothing for ``seconds``. ``bound`` is the top of the window it was drawn from."""
+
+    seconds: float
+    reason: str
+    bound: float | None = None
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Ask the service about the key."""
+
+
+@dataclass(frozen=True)
+class Park:
+    """Nobody may guess: the run becomes ``needs_decision``."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """The call ends without (another) attempt; ``reason`` names the rule."""
+
+    reason: str
+
+
+Decision = Replay | Execute | Wait | Probe | Park | Refuse
+
+#: Reasons of Refuse, for the driver to turn into the right exception.
+ARGUMENTS_DIFFER = "same key, other arguments"
+FAILURE_IS_FINAL = "the failure is final"
+ATTEMPTS_USED = "attempts used up"
+DEADLINE = "deadline"
+CANCEL = "cancel"
+IN_PROGRESS = "in progress elsewhere"
+
+#: A probe that cannot tell is repeated at this pace (seconds), this often, before parking.
+PROBE_PAUSE = 1.0
+PROBE_LIMIT = 5
+
+
+def decide(
+    record: Record | None,
+    request: Request,
+    contract: Contract,
+    policy: Retry,
+    now: float,
+    draw: float,
+) -> Decision:
+    """What to do about one operation now.
+
+    ``now`` is wall seconds, ``draw`` is uniform in [0, 1) and used only to draw a wait.
+    """
+    if record is None:
+        if request.stopping:
+            return Refuse(request.stopping)
+        return Execute(1, Event.INTENT, "first attempt")
+    if record.arguments != request.arguments:
+        return Refuse(ARGUMENTS_DIFFER)
+    if record.status in (Status.SUCCEEDED, Status.FAILED):
+        return Replay()
+    if record.held_until is not None and record.held_until > now:
+        if request.stopping or request.remaining == 0.0:
+            return Refuse(IN_PROGRESS)
+        return Wait(record.held_until - now, IN_PROGRESS)
+    if record.status is Status.REFUSED:
+        return _not_executed(record, request, policy, now, draw)
+    return _unknown(record, request, contract, policy, now, draw)
+
+
+def _not_executed(
+    record: Record, request: Request, policy: Retry, now: float, draw: float
+) -> Decision:
+    """The latest attempt certainly had no effect, and the key is open."""
+    if request.failure is not None:
+        if record.attempts >= policy.attempts:
+            return Refuse(ATTEMPTS_USED)
+        if request.stopping:
+            return Refuse(request.stopping)
+        return _draw_wait(record, request, policy, draw, request.remaining) or Refuse(DEADLINE)
+    if request.stopping:
+        return Refuse(request.stopping)
+    if record.attempts >= policy.attempts and not request.inherited:
+        return Refuse(ATTEMPTS_USED)
+    if record.not_before is not None and record.not_before > now:
+        wait = record.not_before - now
+        if request.remaining is not None and wait + policy.reserve >= request.remaining:
+            return Refuse(DEADLINE)
+        return Wait(wait, "saved backoff")
+    return Execute(record.attempts + 1, Event.INTENT, "not executed")
+
+
+def _unknown(
+    record: Record,
+    request: Request,
+    contract: Contract,
+    policy: Retry,
+    now: float,
+    draw: float,
+) -> Decision:
+    """An intent without a result: follow the contract."""
+    way = contract.on_unknown or {
+        Effect.NONE: "rerun",
+        Effect.IDEMPOTENT: "resend",
+        Effect.QUERYABLE: "probe",
+        Effect.OPAQUE: "park",
+    }[contract.effect]
+    blind = contract.on_unknown == "resend" and contract.effect is not Effect.IDEMPOTENT
+    allowance = request.settle if request.stopping else request.remaining
+    if way == "rerun":
+        if request.stopping:
+            return Refuse(request.stopping)
+        return Execute(record.attempts + 1, Event.RERUN, "no outside effect")
+    if way == "resend":
+        if not blind and contract.window is not None and now >= record.first_sent + contract.window:
+            if contract.can_probe and contract.effect is Effect.IDEMPOTENT:
+                return _probe(record, request, contract, now, "the key's window is over")
+            return Park("unknown, and the key's window is over: sending again could act twice")
+        basis = "on_unknown='resend': a blind guess" if blind else "same key"
+        return _resend(record, request, policy, now, draw, allowance, basis)
+    if way == "probe" and contract.can_probe:
+        return _probe(record, request, contract, now, "unknown")
+    return Park("unknown: the service can neither be asked nor does it know our key")
+
+
+def _resend(
+    record: Record,
+    request: Request,
+    policy: Retry,
+    now: float,
+    draw: float,
+    allowance: float | None,
+    basis: str,
+) -> Decision:
+    """Send again under the same key and arguments."""
+    if request.failure is not None:
+        if request.failure.kind in (FailureKind.PERMANENT, FailureKind.INFEASIBLE):
+            return Park(f"unknown: the resend was refused ({request.failure.reason})")
+        if record.attempts >= policy.attempts or (request.stopping and request.resent):
+            return Park(f"unknown after {record.attempts} attempts ({request.failure.reason})")
+        return _draw_wait(record, request, policy, draw, allowance) or Park(
+            "unknown, and no time is left to send again"
+        )
+    if request.stopping and (request.resent or request.settle <= 0):
+        return Park("unknown, and its settle allowance is used up")
+    if record.not_before is not None and record.not_before > now:
+        wait = record.not_before - now
+        if allowance is not None and wait + policy.reserve >= allowance:
+            return Park("unknown, and no time is left to send again")
+        return Wait(wait, "saved backoff")
+    return Execute(record.attempts + 1, Event.RESEND, basis)
+
+
+def probe_event(
+    record: Record, contract: Contract, found: bool, probed: Probed | None, asked: float
+) -> Event | None:
+    """What a probe's answer proves; ``asked`` is the wall time at which it was put.
+
+    'Absent' proves something only when it was asked after sent + settles_after. A probe that
+    failed or could not tell proves nothing: None.
+    """
+    if found:
+        return Event.FOUND
+    if (
+        probed is Probed.ABSENT
+        and contract.settles_after is not None
+        and asked >= record.sent + contract.settles_after
+    ):
+        return Event.ABSENT
+    return None
+
+
+def _probe(
+    record: Record, request: Request, contract: Contract, now: float, why: str
+) -> Decision:
+    """Ask; 'absent' counts only after the service's own settling time."""
+    if request.probed is None:
+        return Probe()
+    if request.probed is Probed.ABSENT:
+        if contract.settles_after is None:
+            return Park(
+                f"{why}: the service does not know the key, "
+                "but promises no time after which that is final"
+            )
+        wait = max(0.0, record.sent + contract.settles_after - now)
+        if wait > request.settle:
+            return Park(f"{why}: absent so far; ask again in {wait:.3g} s, when that is final")
+        return Wait(wait, "absent is not final yet")
+    if request.probes >= PROBE_LIMIT or request.settle <= PROBE_PAUSE:
+        return Park(f"{why}: the service could not tell")
+    return Wait(PROBE_PAUSE, "the service could not tell")
+
+
+def _draw_wait(
+    record: Record, request: Request, policy: Retry, draw: float, allowance: float | None
+) -> Wait | None:
+    """A drawn wait, or None where it would reach the limit: sample, then stop."""
+    assert request.failure is not None
+    wait = backoff(policy, record.attempts, draw, request.failure.retry_after)
+    if allowance is not None and wait + policy.reserve >= allowance:
+        return None
+    return Wait(wait, "backoff", policy.bound(record.attempts))
+
+
+def describe(decision: Decision) -> dict[str, Any]:
+    """The decision as a journal entry shows it."""
+    names = decision.__dataclass_fields__
+    parts = {name: getattr(decision, name) for name in names if getattr(decision, name) is not None}
+    return {"decision": type(decision).__name__.lower(), **parts}

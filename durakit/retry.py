@@ -1,0 +1,208 @@
+"""May a failure be retried, and after what wait? Pure: the draw is an argument.
+
+Full jitter (Brooker, 'Exponential Backoff And Jitter', AWS Architecture Blog, 2015), with the
+exponent the chapter uses::
+
+    wait before attempt n+1  ~  Uniform(0, min(cap, initial * 2 ** (n - 1)))      n = 1, 2, …
+
+A wait that would reach the deadline is not begun: sample, then stop. Clamping it to the
+deadline would make most clients fire together at the last moment.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+from typing import Any
+
+from durakit.deadline import seconds
+from durakit.errors import Infeasible, InvalidField, NotExecuted
+
+
+class FailureKind(StrEnum):
+    """What a failed attempt says about the outside world."""
+
+    TRANSIENT = "transient"
+    """certainly not executed; the same request may succeed later"""
+    PERMANENT = "permanent"
+    """certainly not executed; the same request will fail again"""
+    UNKNOWN = "unknown"
+    """it may have been executed, or may yet be"""
+    INFEASIBLE = "infeasible"
+    """certainly not executed; a named condition is missing"""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One judged failure. ``retry_after`` is the service's own floor, in seconds."""
+
+    kind: FailureKind
+    reason: str
+    retry_after: float | None = None
+
+
+@dataclass(frozen=True)
+class Retry:
+    """Full-jitter backoff: all times in seconds, ``attempts`` counts the first one too.
+
+    ``reserve`` is the least time an attempt is worth starting with: a wait that would leave
+    less before the deadline is not begun. Raises InvalidField for a limit that is negative,
+    zero, NaN, infinite or not a number.
+    """
+
+    initial: float = 0.5
+    cap: float = 8.0
+    attempts: int = 3
+    reserve: float = field(default=0.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        seconds("initial", self.initial)
+        seconds("cap", self.cap)
+        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int):
+            raise InvalidField("attempts", f"needs a whole number, got {self.attempts!r}")
+        if self.attempts < 1:
+            raise InvalidField("attempts", f"needs at least 1, got {self.attempts!r}")
+        if self.reserve != 0.0:
+            seconds("reserve", self.reserve)
+
+    def bound(self, attempt: int) -> float:
+        """The upper end of the window after attempt ``attempt`` (from 1), in seconds."""
+        try:
+            return min(self.cap, math.ldexp(self.initial, attempt - 1))
+        except OverflowError:
+            return self.cap
+
+
+def backoff(policy: Retry, attempt: int, draw: float, retry_after: float | None) -> float:
+    """The wait after failed attempt ``attempt``: ``draw`` in [0, 1), the service's floor kept."""
+    wait = draw * policy.bound(attempt)
+    return wait if retry_after is None else max(wait, retry_after)
+
+
+#: An HTTP status → what it says about a request that may have had an effect. 429 and 503 are
+#: refusals in front of the work; 409 and 425 are answers about another request in progress.
+#: Statuses that are not listed: 4xx permanent, everything else unknown.
+STATUS_KINDS: dict[int, FailureKind] = {
+    408: FailureKind.UNKNOWN,
+    409: FailureKind.PERMANENT,
+    425: FailureKind.TRANSIENT,
+    429: FailureKind.TRANSIENT,
+    503: FailureKind.TRANSIENT,
+}
+
+#: Names of 409 answers that mean 'the first request is still running': try again later.
+IN_PROGRESS_NAMES = frozenset(
+    {"concurrent_idempotent_requests", "idempotency_key_in_use", "in_progress"}
+)
+
+#: httpx errors raised before any byte of the request can have been acted on.
+_HTTPX_NOT_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol"})
+
+
+def classify(error: Exception, *, effect: bool, now: float) -> Failure:
+    """Judge ``error`` by its type and status, never by its text or its truth value.
+
+    ``effect`` says whether the tool can change the outside world: if so, everything that does
+    not prove the contrary is *unknown*; if not, what is unknown is simply transient. ``now``
+    is wall time, for a Retry-After date. Total: every exception gets a kind.
+    """
+    kind, reason, retry_after = _judge(error, now)
+    if kind is FailureKind.UNKNOWN and not effect:
+        kind = FailureKind.TRANSIENT if _looks_passing(error) else FailureKind.PERMANENT
+    return Failure(kind, reason, retry_after)
+
+
+def _judge(error: Exception, now: float) -> tuple[FailureKind, str, float | None]:
+    if isinstance(error, Infeasible):
+        return FailureKind.INFEASIBLE, "infeasible", None
+    if isinstance(error, NotExecuted):
+        kind = FailureKind.TRANSIENT if error.transient else FailureKind.PERMANENT
+        return kind, "not executed, says the tool", error.retry_after
+    status = _status(error)
+    if status is not None:
+        retry_after = _retry_after(error, now)
+        name = getattr(error, "name", None)
+        if status == 409 and isinstance(name, str) and name in IN_PROGRESS_NAMES:
+            return FailureKind.TRANSIENT, "status 409, in progress", retry_after
+        default = FailureKind.PERMANENT if 400 <= status < 500 else FailureKind.UNKNOWN
+        return STATUS_KINDS.get(status, default), f"status {status}", retry_after
+    if isinstance(error, ConnectionRefusedError):
+        return FailureKind.TRANSIENT, "connection refused", None
+    # Looked up, not imported: a tool that raises httpx errors has imported httpx itself.
+    httpx = sys.modules.get("httpx")
+    if httpx is not None and isinstance(error, httpx.TransportError):
+        names = {base.__name__ for base in type(error).__mro__}
+        if names & _HTTPX_NOT_SENT:
+            return FailureKind.TRANSIENT, f"httpx {type(error).__name__}: not sent", None
+        return FailureKind.UNKNOWN, f"httpx {type(error).__name__}: no answer", None
+    socket = sys.modules.get("socket")
+    if socket is not None and isinstance(error, socket.gaierror):
+        return FailureKind.TRANSIENT, "name not resolved: not sent", None
+    if isinstance(error, TimeoutError):
+        return FailureKind.UNKNOWN, "no answer in time", None
+    return FailureKind.UNKNOWN, f"{type(error).__name__}: no proof that nothing happened", None
+
+
+def _looks_passing(error: Exception) -> bool:
+    """Without an outside effect: may the same request succeed later?"""
+    httpx = sys.modules.get("httpx")
+    if httpx is not None and isinstance(error, httpx.TransportError):
+        return True
+    return isinstance(error, OSError) or _status(error) is not None
+
+
+def _status(error: Exception) -> int | None:
+    response = getattr(error, "response", None)
+    for holder, attribute in (
+        (error, "status"),
+        (error, "status_code"),
+        (error, "http_status"),
+        (error, "code"),
+        (response, "status_code"),
+        (response, "status"),
+    ):
+        value = getattr(holder, attribute, None)
+        if isinstance(value, int) and not isinstance(value, bool) and 100 <= value < 600:
+            return int(value)
+    return None
+
+
+def _retry_after(error: Exception, now: float) -> float | None:
+    value: Any = getattr(error, "retry_after", None)
+    if value is None:
+        headers = getattr(getattr(error, "response", None), "headers", None)
+        if headers is None:
+            headers = getattr(error, "headers", None)
+        get = getattr(headers, "get", None)
+        value = get("Retry-After") if callable(get) else None
+    return parse_retry_after(value, now)
+
+
+def parse_retry_after(value: object, now: float) -> float | None:
+    """Seconds from a Retry-After value: a number, digits or an HTTP date (RFC 9110 §10.2.3).
+
+    ``now`` is wall time. A malformed or negative value is None: normal backoff applies.
+    """
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, int | float):
+        return float(value) if math.isfinite(value) and value >= 0 else None
+    if not isinstance(value, str):
+        return None
+    text = value.strip()
+    if text.isascii() and text.isdigit():
+        # Longer than any sane wait: still a floor, and one that no deadline survives.
+        return float(text) if len(text) < 300 else sys.float_info.max
+    try:
+        moment = parsedate_to_datetime(text)
+    except (TypeError, ValueError):
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    wait = (moment - datetime.fromtimestamp(now, UTC)).total_seconds()
+    return wait if wait >= 0 else None

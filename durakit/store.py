@@ -1,0 +1,729 @@
+"""The SQLite store. Its tables are explained in ``schema.sql``; its methods are verbs.
+
+Every write goes through one transaction helper, which rolls back on any exception. An append
+costs four statements and one commit: begin, move the run's row on (this checks the fencing
+token), insert the entry, commit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from durakit import files
+from durakit.errors import (
+    ClockMismatch,
+    DamagedFile,
+    InvalidField,
+    LeaseLost,
+    MisplacedFile,
+    RunNotFound,
+    SimulatedCrash,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    UsageError,
+)
+
+SCHEMA_VERSION = 1
+_TABLES = frozenset({"run", "journal", "operation", "command", "schema_version"})
+
+#: Claims without saved progress after which a run is parked instead of driven.
+CLAIM_LIMIT = 3
+
+OPEN_STATUSES = ("running", "waiting", "needs_decision")
+FINAL_STATUSES = ("completed", "failed", "cancelled")
+
+T = TypeVar("T")
+
+_row_text = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
+
+
+class Entry(NamedTuple):
+    """One journal entry, as saved."""
+
+    seq: int
+    kind: str
+    step: str | None
+    key: str | None
+    attempt: int | None
+    token: int
+    time: float
+    payload: str
+
+
+class RunRow(NamedTuple):
+    """One row of ``run``; see schema.sql for every column."""
+
+    run: int
+    account: str
+    id: str
+    workflow: str
+    version: int
+    source: str
+    arguments: str
+    created: float
+    deadline: float | None
+    status: str
+    seq: int
+    digest: bytes
+    explained: int | None
+    token: int
+    owner: str | None
+    leased: float | None
+    claims: int
+    commands: int
+
+
+_RUN = "SELECT " + ", ".join(RunRow._fields) + " FROM run"
+
+
+class OperationRow(NamedTuple):
+    """One row of ``operation``, with the lease of the run that drove it last."""
+
+    account: str
+    tool: str
+    key: str
+    arguments: str
+    contract: str
+    status: str
+    attempts: int
+    first_sent: float
+    sent: float
+    not_before: float | None
+    run: int
+    token: int
+    reply: int | None
+    kept: str | None
+    run_id: str | None
+    owner: str | None
+    leased: float | None
+    run_token: int | None
+
+
+_OPERATION = """
+SELECT o.account, o.tool, o.key, o.arguments, o.contract, o.status, o.attempts, o.first_sent,
+       o.sent, o.not_before, o.run, o.token, o.reply, o.kept, r.id, r.owner, r.leased, r.token
+  FROM operation AS o LEFT JOIN run AS r ON r.run = o.run
+"""
+
+
+class Command(NamedTuple):
+    """A wish that waits for the driver; ``payload`` is JSON."""
+
+    command: int
+    kind: str
+    payload: str
+    time: float
+
+
+@dataclass
+class Lease:
+    """The right to append to one run: held by one incarnation, checked by its ``token``."""
+
+    run: int
+    token: int
+    owner: str
+    seq: int
+    digest: bytes
+    leased: float
+
+
+class Change(NamedTuple):
+    """What an entry does to its operation, in the same transaction.
+
+    ``was`` is the (status, attempts) that the driver has seen; None inserts a new row. If the
+    row is another by now, nothing is written and OperationMoved is raised.
+    """
+
+    account: str
+    tool: str
+    key: str
+    arguments: str
+    contract: str
+    status: str
+    attempts: int
+    sent: float
+    not_before: float | None
+    was: tuple[str, int] | None
+    concludes: bool = False
+
+
+class Claimed(NamedTuple):
+    """A run that is now ours, with everything saved about it."""
+
+    row: RunRow
+    lease: Lease
+    entries: list[Entry]
+    parked: bool
+
+
+class OperationMoved(Exception):
+    """The operation's row is not the one the driver has seen; look again and decide anew."""
+
+
+_BEGIN = "BEGIN IMMEDIATE"
+_ADVANCE = (
+    "UPDATE run SET seq = ?, digest = ?, leased = ?, claims = 0 "
+    "WHERE run = ? AND token = ? AND owner IS NOT NULL RETURNING commands"
+)
+_TOUCH = _ADVANCE.replace(", claims = 0", "")
+_INSERT = (
+    "INSERT INTO journal (run, seq, kind, step, key, attempt, token, time, payload, digest) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_OPERATION_INSERT = (
+    "INSERT INTO operation (account, tool, key, arguments, contract, status, attempts, "
+    "first_sent, sent, run, token) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT DO NOTHING"
+)
+_OPERATION_UPDATE = (
+    "UPDATE operation SET status = ?, attempts = ?, sent = ?, not_before = ?, run = ?, token = ?, "
+    "reply = coalesce(?, reply) "
+    "WHERE account = ? AND tool = ? AND key = ? AND status = ? AND attempts = ?"
+)
+
+
+class Store:
+    """One durakit file. ``path`` ``":memory:"`` keeps everything in this process only.
+
+    ``durability``: ``"power"`` (each commit survives a power failure) or ``"process"`` (it
+    survives the death of the process; the last commits may be lost with the power). ``wait``:
+    seconds to wait for other writers. Raises a StoreError for a file that cannot be used, which
+    is left as it was.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        clock_kind: str,
+        durability: str = "power",
+        wait: float = 10.0,
+        create: bool = True,
+    ) -> None:
+        if durability not in ("power", "process"):
+            raise InvalidField("durability", f"'power' or 'process', got {durability!r}")
+        self.memory = str(path) == ":memory:"
+        self.path = Path(path) if not self.memory else None
+        self.name = str(path) if self.memory else str(Path(path).absolute())
+        self.durability = durability
+        self._clock_kind = clock_kind
+        self._wait = wait
+        self._frozen: SimulatedCrash | None = None
+        self._process = os.getpid()
+        self._local = threading.local()
+        self._all: list[sqlite3.Connection] = []
+        self._lock = threading.RLock() if self.memory else None
+        self._shared: sqlite3.Connection | None = None
+        if self.path is None:
+            self._shared = self._memory_connection()
+            return
+        if not files.inspect(self.path, SCHEMA_VERSION, _TABLES):
+            if not create:
+                raise MisplacedFile(f"{self.path}: there is no such file")
+            files.create(self.path, _fresh(clock_kind))
+        disk = files.network_disk(self.path)
+        if disk is not None:
+            warnings.warn(
+                f"{self.path} lies on a network disk ({disk}); SQLite's WAL needs a local one",
+                stacklevel=3,
+            )
+        self._connection()
+
+    # -- connections and the one transaction helper ----------------------------------------
+
+    def _memory_connection(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        connection.deserialize(_fresh(self._clock_kind))
+        return connection
+
+    def _connection(self) -> sqlite3.Connection:
+        """This thread's connection; a forked child must open the file itself."""
+        if self._frozen is not None:
+            raise self._frozen
+        if self._shared is not None:
+            return self._shared
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is not None and self._process == os.getpid():
+            return connection
+        if self._process != os.getpid():
+            raise UsageError(
+                "this Runtime was opened before a fork; open the file again in the child"
+            )
+        assert self.path is not None
+        try:
+            connection = sqlite3.connect(
+                f"{self.path.absolute().as_uri()}?mode=rw",
+                uri=True,
+                timeout=self._wait,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+            level = "FULL" if self.durability == "power" else "NORMAL"
+            connection.execute(f"PRAGMA synchronous = {level}")
+            if sys.platform == "darwin" and self.durability == "power":
+                connection.execute("PRAGMA fullfsync = ON")
+            connection.execute("PRAGMA foreign_keys = ON")
+        except sqlite3.Error as error:
+            raise _translated(error, self.name) from error
+        self._local.connection = connection
+        self._local.wait = self._wait
+        self._all.append(connection)
+        return connection
+
+    def write(self, work: Callable[[sqlite3.Connection], T], wait: float | None = None) -> T:
+        """Run ``work`` in one transaction; any exception, an interrupt too, rolls it back.
+
+        ``wait`` bounds the wait for other writers, in seconds. Raises a StoreError.
+        """
+        connection = self._connection()
+        if self._lock is not None:
+            self._lock.acquire()
+        try:
+            self._bound_wait(connection, wait)
+            connection.execute(_BEGIN)
+            result = work(connection)
+            connection.execute("COMMIT")
+            return result
+        except BaseException as error:
+            # SQLite has already rolled back where it could not go on (a full disk).
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            if isinstance(error, sqlite3.Error):
+                raise _translated(error, self.name) from error
+            raise
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+
+    def _bound_wait(self, connection: sqlite3.Connection, wait: float | None) -> None:
+        if self._shared is not None:
+            return
+        wanted = self._wait if wait is None else max(0.0, min(self._wait, wait))
+        if wanted != self._local.wait:
+            connection.execute(f"PRAGMA busy_timeout = {int(wanted * 1000)}")
+            self._local.wait = wanted
+
+    def _read(self, sql: str, values: Iterable[Any] = ()) -> list[Any]:
+        connection = self._connection()
+        if self._lock is not None:
+            self._lock.acquire()
+        try:
+            return connection.execute(sql, tuple(values)).fetchall()
+        except sqlite3.Error as error:
+            raise _translated(error, self.name) from error
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+
+    def freeze(self, crash: SimulatedCrash) -> None:
+        """From now on every touch raises ``crash``: the process that used us is dead."""
+        self._frozen = crash
+
+    def thaw(self) -> None:
+        """A new incarnation begins; what was only in memory is gone."""
+        if self._frozen is not None and self.memory:
+            assert self._shared is not None
+            self._shared.close()
+            self._shared = self._memory_connection()
+        self._frozen = None
+
+    def close(self) -> None:
+        """Close every connection."""
+        if self._process != os.getpid():
+            return  # a forked child must not close what its parent has open
+        for connection in [*self._all, *([self._shared] if self._shared else [])]:
+            connection.close()
+        self._all.clear()
+        self._local = threading.local()
+
+    # -- runs ------------------------------------------------------------------------------
+
+    def check_clock(self) -> None:
+        """Raises ClockMismatch where another kind of clock drives this file."""
+        ((kind,),) = self._read("SELECT clock FROM schema_version ORDER BY version LIMIT 1")
+        if kind != self._clock_kind:
+            raise ClockMismatch(
+                f"{self.name} is driven by a {kind} clock and this Runtime has a "
+                f"{self._clock_kind} clock: it can read the file, and not drive its runs"
+            )
+
+    def create_run(self, row: RunRow, payload: str) -> tuple[RunRow, bool]:
+        """Save a new run, or return the one that has its id. (row as saved, whether new)"""
+
+        def work(c: sqlite3.Connection) -> tuple[RunRow, bool]:
+            found = c.execute(_RUN + " WHERE account = ? AND id = ?", (row.account, row.id))
+            saved = found.fetchone()
+            if saved is not None:
+                return RunRow(*saved), False
+            (number,) = c.execute("SELECT coalesce(max(run), 0) + 1 FROM run").fetchone()
+            first = (number, 1, "started", None, None, None, 0, row.created, payload)
+            digest = _chain(b"", first)
+            new = row._replace(run=number, seq=1, digest=digest)
+            marks = ", ".join("?" * len(new))
+            c.execute(f"INSERT INTO run ({', '.join(new._fields)}) VALUES ({marks})", new)
+            c.execute(_INSERT, (*first, digest))
+            return new, True
+
+        return self.write(work)
+
+    def find_run(self, account: str, id: str) -> RunRow:
+        """The run's row. Raises RunNotFound."""
+        rows = self._read(_RUN + " WHERE account = ? AND id = ?", (account, id))
+        if not rows:
+            raise RunNotFound(f"no run {id!r} in {self.name} (account {account!r})")
+        return RunRow(*rows[0])
+
+    def list_runs(self, account: str | None, statuses: Collection[str] = ()) -> list[RunRow]:
+        """Rows of all runs, oldest first; no journal entry is read."""
+        where, values = ["1"], []
+        if account is not None:
+            where.append("account = ?")
+            values.append(account)
+        if statuses:
+            where.append(f"status IN ({', '.join('?' * len(statuses))})")
+            values.extend(statuses)
+        rows = self._read(f"{_RUN} WHERE {' AND '.join(where)} ORDER BY run", values)
+        return [RunRow(*row) for row in rows]
+
+    def claim(
+        self,
+        account: str,
+        id: str,
+        *,
+        owner: str,
+        now: float,
+        leased: float,
+        dead: Callable[[str], bool],
+        by_hand: bool,
+    ) -> Claimed | RunRow:
+        """Become the driver of a run, or return its row where that is not possible.
+
+        Possible when nobody holds a lease, it has ended, or ``dead`` says that its owner is. At
+        the limit of claims without progress the run is parked instead (``Claimed.parked``);
+        ``by_hand`` (a person asked) starts the count anew. The whole journal is read and its
+        digests are checked before anything is written. Raises DamagedFile, RunNotFound.
+        """
+
+        def work(c: sqlite3.Connection) -> Claimed | RunRow:
+            found = c.execute(_RUN + " WHERE account = ? AND id = ?", (account, id)).fetchone()
+            if found is None:
+                raise RunNotFound(f"no run {id!r} in {self.name} (account {account!r})")
+            row = RunRow(*found)
+            if row.status in FINAL_STATUSES:
+                return row
+            held = row.owner is not None and (row.leased or 0.0) > now
+            if held and not dead(row.owner or ""):
+                return row
+            entries = self._verified(c, row)
+            claims = 0 if by_hand else row.claims
+            token = row.token + 1
+            parked = claims >= CLAIM_LIMIT
+            if parked:
+                last = entries[-1] if entries[-1].kind != "claimed" else entries[-2]
+                while last.kind in ("claimed", "released") and last.seq > 1:
+                    last = entries[last.seq - 2]
+                place = f"{last.kind} {last.step or ''}".strip()
+                kind, payload = "parked", {
+                    "reason": f"{claims} claims in a row saved no progress after entry "
+                    f"{last.seq} ({place}): what follows it kills its worker",
+                    "why": "no progress",
+                }  # fmt: skip
+            else:
+                kind, payload = "claimed", {"owner": owner}
+            text = _row_text(payload)
+            entry = (row.run, row.seq + 1, kind, None, None, None, token, now, text)
+            digest = _chain(row.digest, entry)
+            c.execute(_INSERT, (*entry, digest))
+            c.execute(
+                "UPDATE run SET seq = ?, digest = ?, token = ?, owner = ?, leased = ?, "
+                "claims = ?, status = ?, explained = ? WHERE run = ?",
+                (
+                    row.seq + 1, digest, token, None if parked else owner,
+                    None if parked else leased, claims if parked else claims + 1,
+                    "needs_decision" if parked else "running",
+                    row.seq + 1 if parked else None, row.run,
+                ),
+            )  # fmt: skip
+            entries.append(Entry(*entry[1:]))
+            lease = Lease(row.run, token, owner, row.seq + 1, digest, leased)
+            return Claimed(row, lease, entries, parked)
+
+        return self.write(work)
+
+    def _verified(self, c: sqlite3.Connection, row: RunRow) -> list[Entry]:
+        rows = c.execute(
+            "SELECT seq, kind, step, key, attempt, token, time, payload, digest "
+            "FROM journal WHERE run = ? ORDER BY seq",
+            (row.run,),
+        ).fetchall()
+        digest = b""
+        for position, found in enumerate(rows, 1):
+            digest = _chain(digest, (row.run, *found[:-1]))
+            if digest != found[-1] or found[0] != position:
+                raise DamagedFile(
+                    f"{self.name}: run {row.id!r}: journal entry {position} is not what was "
+                    "written. Nothing was changed"
+                )
+        if digest != row.digest:
+            raise DamagedFile(
+                f"{self.name}: run {row.id!r}: its journal does not end where the run says. "
+                "Nothing was changed"
+            )
+        return [Entry(*found[:-1]) for found in rows]
+
+    def release(self, lease: Lease, now: float, why: str) -> None:
+        """Give the lease back without an end: the run stays as the disk says."""
+        self.append(
+            lease, "released", now=now, leased=now, payload=_row_text({"why": why}), ends="running"
+        )
+
+    # -- the journal -----------------------------------------------------------------------
+
+    def append(
+        self,
+        lease: Lease,
+        kind: str,
+        *,
+        payload: str,
+        now: float,
+        leased: float,
+        step: str | None = None,
+        key: str | None = None,
+        attempt: int | None = None,
+        progress: bool = False,
+        change: Change | None = None,
+        ends: str | None = None,
+        consumes: int | None = None,
+        wait: float | None = None,
+    ) -> int:
+        """Append one entry under ``lease``; returns how many commands wait for the driver.
+
+        ``progress`` sets the count of claims to 0. ``change`` moves the operation's row, in the
+        same transaction. ``ends`` gives the run this status and the lease back. ``consumes``
+        is the number of the command that this entry answers. Raises LeaseLost where the
+        token is stale, OperationMoved where the operation is not as the driver has seen it,
+        StoreFull, StoreBusy or another StoreError; in each case nothing is written.
+        """
+        run, token, seq = lease.run, lease.token, lease.seq + 1
+        entry = (run, seq, kind, step, key, attempt, token, now, payload)
+        digest = _chain(lease.digest, entry)
+
+        def work(c: sqlite3.Connection) -> int:
+            advance = _ADVANCE if progress else _TOUCH
+            found = c.execute(advance, (seq, digest, leased, run, token)).fetchone()
+            if found is None:
+                raise LeaseLost(f"run {run}: somebody with a newer fencing token drives it now")
+            c.execute(_INSERT, (*entry, digest))
+            if change is not None:
+                _apply(c, change, run, token, seq, now)
+            if consumes is not None:
+                c.execute("UPDATE command SET entry = ? WHERE command = ?", (seq, consumes))
+                c.execute("UPDATE run SET commands = commands - 1 WHERE run = ?", (run,))
+            if ends is not None:
+                c.execute(
+                    "UPDATE run SET status = ?, explained = ?, owner = NULL, leased = NULL "
+                    "WHERE run = ?",
+                    (ends, None if ends == "running" else seq, run),
+                )
+            return int(found[0])
+
+        waiting = self.write(work, wait)
+        lease.seq, lease.digest, lease.leased = seq, digest, leased
+        return waiting
+
+    def read_journal(self, run: int, after: int = 0) -> list[Entry]:
+        """The run's entries with a number above ``after``."""
+        rows = self._read(
+            "SELECT seq, kind, step, key, attempt, token, time, payload "
+            "FROM journal WHERE run = ? AND seq > ? ORDER BY seq",
+            (run, after),
+        )
+        return [Entry(*row) for row in rows]
+
+    def read_entry(self, run: int, seq: int) -> Entry:
+        """One entry."""
+        rows = self._read(
+            "SELECT seq, kind, step, key, attempt, token, time, payload "
+            "FROM journal WHERE run = ? AND seq = ?",
+            (run, seq),
+        )
+        if not rows:
+            raise DamagedFile(f"{self.name}: journal entry {seq} of run number {run} is missing")
+        return Entry(*rows[0])
+
+    # -- operations ------------------------------------------------------------------------
+
+    def read_operation(self, account: str, tool: str, key: str) -> OperationRow | None:
+        """The operation's row, or None: nothing was saved under this key, which says nothing
+        about what others did."""
+        rows = self._read(
+            _OPERATION + " WHERE o.account = ? AND o.tool = ? AND o.key = ?", (account, tool, key)
+        )
+        return OperationRow(*rows[0]) if rows else None
+
+    def operations_of(self, run: RunRow) -> list[OperationRow]:
+        """The operations that the run's journal mentions, in the order of their first entry."""
+        rows = self._read(
+            _OPERATION + " JOIN (SELECT step, key, min(seq) AS first FROM journal "
+            "WHERE run = ? AND key IS NOT NULL GROUP BY step, key) AS j "
+            "ON o.account = ? AND o.tool = j.step AND o.key = j.key ORDER BY j.first",
+            (run.run, run.account),
+        )
+        return [OperationRow(*row) for row in rows]
+
+    def reply_of(self, operation: OperationRow) -> str | None:
+        """The payload that concluded the operation, or None where nothing has."""
+        if operation.kept is not None:
+            return operation.kept
+        if operation.reply is None:
+            return None
+        return self.read_entry(operation.run, operation.reply).payload
+
+    # -- commands --------------------------------------------------------------------------
+
+    def add_command(self, row: RunRow, kind: str, payload: str, now: float) -> None:
+        """Leave a wish for the run's driver."""
+
+        def work(c: sqlite3.Connection) -> None:
+            c.execute(
+                "INSERT INTO command (run, kind, payload, time) VALUES (?, ?, ?, ?)",
+                (row.run, kind, payload, now),
+            )
+            c.execute("UPDATE run SET commands = commands + 1 WHERE run = ?", (row.run,))
+
+        self.write(work)
+
+    def waiting_commands(self, run: int) -> list[Command]:
+        """Commands that the driver has not consumed, oldest first."""
+        rows = self._read(
+            "SELECT command, kind, payload, time FROM command "
+            "WHERE run = ? AND entry IS NULL ORDER BY command",
+            (run,),
+        )
+        return [Command(*row) for row in rows]
+
+    # -- retention -------------------------------------------------------------------------
+
+    def prune(self, account: str, before: float, limit: int) -> int:
+        """Remove up to ``limit`` finished runs created before ``before``; returns how many.
+
+        Each run is one transaction. Operations stay, with their replies: a key that was used
+        stays used. A run whose journal names an unresolved operation is never removed.
+        """
+        removed = 0
+        for row in self.list_runs(account, FINAL_STATUSES):
+            if removed >= limit:
+                break
+            if row.created < before and self.write(lambda c, row=row: _remove(c, row)):  # type: ignore[misc]
+                removed += 1
+        return removed
+
+    def compact(self) -> None:
+        """Give freed space back to the disk."""
+        connection = self._connection()
+        try:
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except sqlite3.Error as error:
+            raise _translated(error, self.name) from error
+
+
+def _apply(
+    c: sqlite3.Connection, change: Change, run: int, token: int, seq: int, now: float
+) -> None:
+    if change.was is None:
+        done = c.execute(
+            _OPERATION_INSERT,
+            (
+                change.account, change.tool, change.key, change.arguments, change.contract,
+                change.status, change.attempts, now, now, run, token,
+            ),
+        )  # fmt: skip
+    else:
+        done = c.execute(
+            _OPERATION_UPDATE,
+            (
+                change.status, change.attempts, change.sent, change.not_before, run, token,
+                seq if change.concludes else None,
+                change.account, change.tool, change.key, *change.was,
+            ),
+        )  # fmt: skip
+    if done.rowcount != 1:
+        raise OperationMoved(change.key)
+
+
+def _remove(c: sqlite3.Connection, row: RunRow) -> bool:
+    keys = c.execute(
+        "SELECT DISTINCT step, key FROM journal WHERE run = ? AND key IS NOT NULL", (row.run,)
+    ).fetchall()
+    for tool, key in keys:
+        unresolved = c.execute(
+            "SELECT 1 FROM operation WHERE account = ? AND tool = ? AND key = ? "
+            "AND status IN ('DISPATCHED', 'RESENT')",
+            (row.account, tool, key),
+        ).fetchone()
+        if unresolved:
+            return False
+    c.execute(
+        "UPDATE operation SET kept = (SELECT payload FROM journal AS j "
+        "WHERE j.run = operation.run AND j.seq = operation.reply) "
+        "WHERE run = ? AND account = ? AND kept IS NULL",
+        (row.run, row.account),
+    )
+    c.execute("UPDATE run SET explained = -1 WHERE run = ?", (row.run,))
+    c.execute("DELETE FROM journal WHERE run = ?", (row.run,))
+    c.execute("DELETE FROM command WHERE run = ?", (row.run,))
+    c.execute("DELETE FROM run WHERE run = ?", (row.run,))
+    return True
+
+
+def _chain(before: bytes, entry: tuple[Any, ...]) -> bytes:
+    return hashlib.sha256(before + _row_text(entry).encode()).digest()
+
+
+_templates: dict[str, bytes] = {}
+
+
+def _fresh(clock_kind: str) -> bytes:
+    """The bytes of an empty database: built once, so that a new file is one write."""
+    if clock_kind not in _templates:
+        schema = resources.files("durakit").joinpath("schema.sql").read_text("utf-8")
+        connection = sqlite3.connect(":memory:", isolation_level=None)
+        connection.execute(f"PRAGMA application_id = {files.APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.executescript(schema)
+        connection.execute("INSERT INTO schema_version VALUES (?, ?)", (SCHEMA_VERSION, clock_kind))
+        _templates[clock_kind] = connection.serialize()
+        connection.close()
+    return _templates[clock_kind]
+
+
+_FULL = (sqlite3.SQLITE_FULL,)
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_MISPLACED = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
+
+
+def _translated(error: sqlite3.Error, name: str) -> StoreError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in _FULL:
+        return StoreFull(f"{name}: no room is left for the next entry; nothing was written")
+    if code in _BUSY:
+        return StoreBusy(f"{name}: other writers held it for too long; nothing was written")
+    if code in _DAMAGED:
+        return DamagedFile(f"{name}: is damaged ({error}); nothing was written")
+    if code in _MISPLACED:
+        return MisplacedFile(f"{name}: cannot be written here ({error})")
+    return StoreError(f"{name}: {error}")
