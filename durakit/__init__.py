@@ -1,0 +1,62 @@
+"""durakit: a kit about one question: after a crash, what may run again?"""
+
+from durakit.clock import Clock, ManualClock, SystemClock
+from durakit.define import Found, Tool, Workflow, tool, workflow
+from durakit.driver import Context
+from durakit.errors import (
+    ArgumentsDiffer,
+    DeadlineExceeded,
+    DurakitError,
+    Infeasible,
+    InvalidField,
+    NotExecuted,
+    RunNotFinished,
+    RunNotFound,
+    SavedError,
+    SimulatedCrash,
+    StoreError,
+    UnsavableValue,
+    UsageError,
+)
+from durakit.faults import CrashAt
+from durakit.protocol import Probed
+from durakit.retry import Retry
+from durakit.runtime import Run, Runtime
+from durakit.values import UnsavableResult
+
+Absent = Probed.ABSENT
+StillUnknown = Probed.STILL_UNKNOWN
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Absent",
+    "ArgumentsDiffer",
+    "Clock",
+    "Context",
+    "CrashAt",
+    "DeadlineExceeded",
+    "DurakitError",
+    "Found",
+    "Infeasible",
+    "InvalidField",
+    "ManualClock",
+    "NotExecuted",
+    "Retry",
+    "Run",
+    "RunNotFinished",
+    "RunNotFound",
+    "Runtime",
+    "SavedError",
+    "SimulatedCrash",
+    "StillUnknown",
+    "StoreError",
+    "SystemClock",
+    "Tool",
+    "UnsavableResult",
+    "UnsavableValue",
+    "UsageError",
+    "Workflow",
+    "tool",
+    "workflow",
+]

@@ -1,0 +1,285 @@
+"""Tools and workflows, as people declare them.
+
+A workflow is found by its name, in this process: defining it again (a notebook cell run twice)
+replaces it. A file never names code to import.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import json
+import math
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from durakit import values
+from durakit.deadline import seconds
+from durakit.errors import InvalidField, WorkflowNotFound
+from durakit.protocol import Contract, Effect
+from durakit.retry import Retry
+
+#: The longest name, id or key that is stored, in bytes of UTF-8.
+LONGEST_NAME = 65_536
+
+
+def name_text(field: str, value: object) -> str:
+    """``value`` as a name, run id or key: any text that UTF-8 can hold, not empty.
+
+    Raises InvalidField naming ``field``.
+    """
+    if not isinstance(value, str):
+        raise InvalidField(field, f"needs text, got {type(value).__name__}")
+    if not value:
+        raise InvalidField(field, "is empty")
+    try:
+        size = len(value.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        raise InvalidField(field, f"holds half a character at position {error.start}") from None
+    if size > LONGEST_NAME:
+        raise InvalidField(field, f"is {size} bytes long; at most {LONGEST_NAME} are stored")
+    return str(value)
+
+
+class Call(Protocol):
+    """What a tool gets as its first argument."""
+
+    key: str
+    """the operation key: the same for every attempt"""
+    attempt: int
+    """1, 2, …"""
+    fence: int
+    """the run's fencing token: a service that keeps the highest can refuse a stale driver"""
+
+    def remaining(self) -> float | None:
+        """Seconds left for this attempt; None without a limit."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A probe's answer: the service has executed it; ``result`` is what the call returns."""
+
+    result: Any
+
+
+class Tool:
+    """A function that touches the outside world, with its effect contract. See ``tool``."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        contract: Contract,
+        policy: Retry,
+        timeout: float | None,
+        probe: Callable[[Call], Any] | None,
+        errors: tuple[type[Exception], ...],
+        name: str | None,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.name = name_text("name", name or function.__name__)
+        self.contract = contract
+        self.policy = policy
+        self.timeout = timeout
+        self.probe = probe
+        self.errors = errors
+        self.returns = values.returns(function)
+        parameters = list(inspect.signature(function).parameters.values())
+        if not parameters or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
+            raise InvalidField(self.name, "a tool takes `call` as its first argument")
+        self._signature = inspect.Signature(parameters[1:])
+        self._codecs = values.parameters(function)
+
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The arguments as canonical JSON, by parameter name, defaults filled in.
+
+        Raises TypeError where they do not fit the signature, UnsavableValue where one of them
+        has no lossless form.
+        """
+        return bound_arguments(self._signature, self._codecs, args, kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the bare function: no journal, no protection."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        contract = self.contract
+        return (
+            f"<tool {self.name}: effect={contract.effect.value}, window={contract.window}, "
+            f"settles_after={contract.settles_after}, timeout={self.timeout}, {self.policy}>"
+        )
+
+
+def bound_arguments(
+    signature: inspect.Signature,
+    codecs: dict[str, values.Codec],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> str:
+    """Canonical JSON of a call's arguments by parameter name, defaults filled in."""
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    form: dict[str, Any] = {}
+    for name, value in bound.arguments.items():
+        kind = signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            form[name] = list(value)
+        elif name in codecs and codecs[name] is not values.PLAIN:
+            form[name] = json.loads(codecs[name].dump(value))
+        else:
+            form[name] = value
+    return values.canonical(form)
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    *,
+    effect: str = "opaque",
+    window: float | None = None,
+    settles_after: float | None = None,
+    probe: Callable[[Call], Any] | None = None,
+    on_unknown: str | None = None,
+    timeout: float | None = None,
+    retry: Retry | None = None,
+    errors: tuple[type[Exception], ...] = (),
+    name: str | None = None,
+) -> Any:
+    """Declare a tool: a function ``(call, …)`` that touches the outside world.
+
+    ``effect``: what the service promises: ``none`` (no outside effect), ``idempotent`` (it
+    dedups by ``call.key``, for ``window`` seconds from the first intent), ``queryable``
+    (``probe(call)`` answers ``Found(result)``, ``Absent`` or ``StillUnknown``; an absence is
+    final ``settles_after`` seconds after sending) or ``opaque`` (neither; the default).
+    ``timeout``: seconds for one attempt. ``retry``: by default three attempts, and one for an
+    opaque tool. ``errors``: exception types that come back as themselves. ``on_unknown``:
+    overrides what the contract says of an unknown outcome (``resend``, ``probe``, ``park``),
+    so that a lesson can show the wrong choice.
+
+    Raises InvalidField for a declaration that cannot work.
+    """
+    if function is None:
+        return functools.partial(
+            tool, effect=effect, window=window, settles_after=settles_after, probe=probe,
+            on_unknown=on_unknown, timeout=timeout, retry=retry, errors=errors, name=name,
+        )  # fmt: skip
+    try:
+        promised = Effect(effect)
+    except ValueError:
+        known = ", ".join(e.value for e in Effect)
+        raise InvalidField("effect", f"one of {known}; got {effect!r}") from None
+    if window is not None and window != math.inf:
+        seconds("window", window)
+    if settles_after is not None and settles_after != 0:
+        seconds("settles_after", settles_after)
+    if timeout is not None:
+        seconds("timeout", timeout)
+    if on_unknown not in (None, "resend", "probe", "park"):
+        raise InvalidField("on_unknown", f"'resend', 'probe' or 'park'; got {on_unknown!r}")
+    if probe is None and (promised is Effect.QUERYABLE or on_unknown == "probe"):
+        raise InvalidField("probe", "a queryable tool needs a function that asks")
+    if retry is not None and not isinstance(retry, Retry):
+        raise InvalidField("retry", f"needs a dk.Retry, got {retry!r}")
+    for kind in errors:
+        if not (isinstance(kind, type) and issubclass(kind, Exception)):
+            raise InvalidField("errors", f"needs exception types, got {kind!r}")
+    return Tool(
+        function,
+        contract=Contract(promised, window, settles_after, probe is not None, on_unknown),
+        policy=retry or Retry(attempts=1 if promised is Effect.OPAQUE else 3),
+        timeout=None if timeout is None else float(timeout),
+        probe=probe,
+        errors=tuple(errors),
+        name=name,
+    )
+
+
+class Workflow:
+    """A function ``(ctx, …)`` that a run executes. See ``workflow``."""
+
+    def __init__(self, function: Callable[..., Any], *, version: int, name: str | None) -> None:
+        functools.update_wrapper(self, function)
+        if isinstance(version, bool) or not isinstance(version, int):
+            raise InvalidField("version", f"needs a whole number, got {version!r}")
+        self.function = function
+        self.name = name_text("name", name or function.__name__)
+        self.version = version
+        self.source = source_digest(function)
+        self.returns = values.returns(function)
+        parameters = list(inspect.signature(function).parameters.values())
+        if not parameters:
+            raise InvalidField(self.name, "a workflow takes `ctx` as its first argument")
+        self._signature = inspect.Signature(parameters[1:])
+        self._codecs = values.parameters(function)
+
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The arguments as canonical JSON, by parameter name, defaults filled in."""
+        return bound_arguments(self._signature, self._codecs, args, kwargs)
+
+    def invoke(self, ctx: Any, arguments: dict[str, Any]) -> Any:
+        """Run the function on arguments read back from their saved form."""
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for name, parameter in self._signature.parameters.items():
+            if name not in arguments:
+                continue
+            value = arguments[name]
+            if name in self._codecs and self._codecs[name] is not values.PLAIN:
+                value = self._codecs[name].load(json.dumps(value))
+            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+                args.extend(value)
+            elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                kwargs.update(value)
+            elif parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+                kwargs[name] = value
+            else:
+                args.append(value)
+        return self.function(ctx, *args, **kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the bare function: nothing is saved."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name} version {self.version}>"
+
+
+_workflows: dict[str, Workflow] = {}
+
+
+def workflow(
+    function: Callable[..., Any] | None = None, *, version: int = 1, name: str | None = None
+) -> Any:
+    """Declare a workflow: a function ``(ctx, …)`` of named steps and calls.
+
+    ``version``: raise it when steps change, so that unfinished runs of the old code are refused
+    by name instead of being replayed by the new.
+    """
+    if function is None:
+        return functools.partial(workflow, version=version, name=name)
+    declared = Workflow(function, version=version, name=name)
+    _workflows[declared.name] = declared
+    return declared
+
+
+def find_workflow(name: str) -> Workflow:
+    """The workflow of that name as last defined here. Raises WorkflowNotFound."""
+    if name not in _workflows:
+        raise WorkflowNotFound(
+            f"workflow {name!r} is not defined in this process: import its module, or run the "
+            "cell that defines it"
+        )
+    return _workflows[name]
+
+
+def source_digest(function: Callable[..., Any]) -> str:
+    """SHA-256 of the function's source text (of its byte code where there is no source)."""
+    try:
+        text = textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError):
+        code = getattr(function, "__code__", None)
+        text = repr((code.co_code, code.co_names)) if code else repr(type(function))
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()

@@ -1,0 +1,1072 @@
+"""Driving one run: the workflow's code meets its journal.
+
+The driver replays what is saved and does what is not. Each `ctx.step` or `ctx.call` first looks
+for the next saved *slot*. A slot of the same identity is given back without running anything;
+a slot of another identity is a mismatch, and nothing runs. Past the last slot, work is new.
+
+``call`` is the protocol of one call, with ``protocol.decide`` as its only judge. Read it from
+``_operate`` downwards: intent, send, reply, result, in that order.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from durakit import faults, protocol, values
+from durakit.clock import Clock
+from durakit.deadline import Limit, narrow, recovered, seconds
+from durakit.define import Found, Tool, Workflow, name_text
+from durakit.errors import (
+    ArgumentsDiffer,
+    Cancelled,
+    DeadlineExceeded,
+    InvalidField,
+    LeaseLost,
+    NotExecuted,
+    Stop,
+    StoreError,
+    StoreStopped,
+    Suspended,
+    UnsavableValue,
+    UsageError,
+)
+from durakit.faults import Incarnation
+from durakit.protocol import (
+    Effect,
+    Event,
+    Execute,
+    Park,
+    Probe,
+    Probed,
+    Record,
+    Refuse,
+    Replay,
+    Request,
+    Status,
+    Wait,
+)
+from durakit.retry import Failure, FailureKind, classify
+from durakit.store import Change, Entry, Lease, OperationMoved, OperationRow, RunRow, Store
+from durakit.values import UnsavableResult
+from durakit.workers import Abandoned, Workers
+
+_text = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
+
+#: How often (seconds) an operation that another run is driving is looked at again.
+POLL = 0.05
+
+#: How often a reply is offered to a store that refuses it, and the pause between (seconds).
+SAVE_TRIES = 3
+SAVE_PAUSE = 0.05
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a driver is given: nothing here is looked up elsewhere."""
+
+    store: Store
+    clock: Clock
+    rng: random.Random
+    workers: Workers
+    lease: float
+    settle: float
+    is_dead: Callable[[str], bool]
+
+
+@dataclass
+class Slot:
+    """One saved place in the workflow: a step, a call, or a limit that fired there."""
+
+    kind: str
+    name: str | None
+    key: str | None
+    seq: int
+    payload: str | None = None
+    """what concluded it; None while the call is open"""
+    final: str | None = None
+    """kind of the concluding entry"""
+
+    @property
+    def label(self) -> str:
+        """The identity, in words."""
+        key = "" if self.key is None else f" with key {_short(self.key)}"
+        kind = "call" if self.key is not None else "step"
+        return f"{kind} {_short(self.name or '')}{key}"
+
+
+def slots_of(entries: list[Entry]) -> list[Slot]:
+    """The places that the journal has saved, in the order of the workflow."""
+    slots: list[Slot] = []
+    for entry in entries:
+        kind = entry.kind
+        if kind in ("step", "limit"):
+            place = Slot(kind, entry.step, entry.key, entry.seq, entry.payload, kind)
+            slots.append(place)
+            continue
+        if kind not in ("intent", "attempt", "probe", "result", "replayed", "refused",
+                        "resolved", "late_reply"):  # fmt: skip
+            continue
+        last = slots[-1] if slots else None
+        if last is None or last.final or (last.name, last.key) != (entry.step, entry.key):
+            if kind in ("resolved", "late_reply"):
+                continue  # about an operation that this run only met, or one long concluded
+            last = Slot("call", entry.step, entry.key, entry.seq)
+            slots.append(last)
+        settles = kind in ("resolved", "late_reply") and _concludes(entry.payload)
+        if settles or kind in ("result", "replayed", "refused"):
+            last.payload, last.final = entry.payload, kind
+    return slots
+
+
+def _concludes(payload: str) -> bool:
+    body = json.loads(payload)
+    return "value" in body or "unsavable" in body
+
+
+@dataclass
+class Attempted:
+    """How one attempt ended."""
+
+    value: Any = None
+    error: Exception | None = None
+    failure: Failure | None = None
+
+
+@dataclass
+class Operating:
+    """One logical operation while the driver works on it."""
+
+    tool: Tool
+    key: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    arguments: str
+    occurrence: int
+    row: OperationRow | None = None
+    inherited: bool = False
+    resent: bool = False
+    probes: int = 0
+    settle_ends: float | None = None
+    last_error: Exception | None = None
+
+
+class CallHandle:
+    """What the tool sees of its own call; see ``durakit.define.Call``."""
+
+    __slots__ = ("_clock", "_ends", "attempt", "fence", "key")
+
+    def __init__(
+        self, key: str, attempt: int, fence: int, clock: Clock, ends: float | None
+    ) -> None:
+        self.key = key
+        self.attempt = attempt
+        self.fence = fence
+        self._clock = clock
+        self._ends = ends
+
+    def remaining(self) -> float | None:
+        """Seconds left for this attempt, never below zero; None without a limit."""
+        if self._ends is None:
+            return None
+        return max(0.0, round(self._ends - self._clock.monotonic(), 6))
+
+
+class Driver:
+    """One incarnation's work on one run that it has claimed."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        workflow: Workflow,
+        row: RunRow,
+        lease: Lease,
+        entries: list[Entry],
+        incarnation: Incarnation,
+    ) -> None:
+        self._around = around
+        self._store = around.store
+        self._clock = around.clock
+        self._workflow = workflow
+        self._row = row
+        self._lease = lease
+        self._entries = entries
+        self._incarnation = incarnation
+        self._watched = incarnation.watched
+        self._thread = threading.get_ident()
+        self._stopped: BaseException | None = None
+        self._cancel = any(entry.kind == "cancel_requested" for entry in entries)
+        self._slots: list[Slot] = []
+        self._next = 0
+        self._counts: Counter[str] = Counter()
+        self._turns: Counter[str] = Counter()
+        self._levels: list[tuple[str, Limit]] = []
+        self._saved_left, self._saved_until = _saved_limits(entries)
+
+    # -- the drive as a whole --------------------------------------------------------------
+
+    def drive(self) -> None:
+        """Run the workflow until it ends, parks, waits or dies.
+
+        Raises SimulatedCrash, LeaseLost, a StoreError, or the interrupt that ended it.
+        """
+        before = faults.current.incarnation
+        faults.current.incarnation = self._incarnation
+        try:
+            self._drive()
+        except StoreStopped as stop:
+            raise stop.error from stop.error.__cause__
+        except (KeyboardInterrupt, SystemExit) as interrupt:
+            self._stopped = interrupt
+            self._store.release(self._lease, self._clock.now(), type(interrupt).__name__)
+            raise
+        finally:
+            faults.current.incarnation = before
+
+    def _drive(self) -> None:
+        self._reach("run", "run_claimed")
+        self._consume_commands(self._row.commands)
+        self._slots = slots_of(self._entries)
+        if self._row.deadline is not None:
+            left = recovered(
+                self._saved_left.get("session"), self._row.deadline, self._clock.now()
+            )
+            ends = self._clock.monotonic() + left
+            self._levels.append(("session", Limit("session", "session", ends)))
+        arguments = json.loads(self._entries[0].payload)["arguments"]
+        try:
+            result = self._workflow.invoke(Context(self), arguments)
+            if self._stopped is not None:
+                raise self._stopped
+            self._end_completed(result)
+        except Suspended as stop:
+            self._end_suspended(stop)
+        except Cancelled:
+            self._append("cancelled", payload="{}", ends="cancelled")
+        except Stop:
+            raise
+        except Exception as error:
+            if self._stopped is not None:
+                # The workflow turned our stop into an error of its own; the stop stands.
+                self._stopped_instead(error)
+            else:
+                self._end_failed(error)
+        self._reach("run", "end_saved")
+
+    def _stopped_instead(self, error: Exception) -> None:
+        stop = self._stopped
+        if isinstance(stop, Suspended):
+            self._end_suspended(stop)
+        elif isinstance(stop, Cancelled):
+            self._append("cancelled", payload="{}", ends="cancelled")
+        else:
+            assert stop is not None
+            raise stop from error
+
+    def _end_completed(self, result: Any) -> None:
+        self._check_all_slots_used()
+        try:
+            text = self._workflow.returns.dump(result)
+        except UnsavableValue as error:
+            self._end_failed(error)
+            return
+        payload = f'{{"value":{text}}}'
+        self._append("completed", payload=payload, ends="completed", progress=True)
+
+    def _end_failed(self, error: Exception) -> None:
+        saved = values.dump_error(error)
+        self._append("failed", payload=_text({"error": saved}), ends="failed", progress=True)
+
+    def _end_suspended(self, stop: Suspended) -> None:
+        self._append(
+            "parked",
+            step=stop.place.get("step"),
+            key=stop.place.get("key"),
+            payload=_text({"reason": stop.reason, "why": stop.place.get("why", "unknown")}),
+            ends=stop.status,
+        )
+
+    def _check_all_slots_used(self) -> None:
+        if self._next < len(self._slots):
+            left = self._slots[self._next]
+            self._mismatch(left, "the workflow's end")
+
+    # -- small shared moves ----------------------------------------------------------------
+
+    def _reach(self, place: str, point: str, occurrence: int = 1, attempt: int = 1) -> None:
+        if self._watched:
+            try:
+                self._incarnation.reach(place, point, occurrence, attempt)
+            except Stop as stop:
+                self._stopped = stop
+                raise
+
+    def _stop(self, stop: BaseException) -> NoReturn:
+        """End the drive here; every later touch of the context ends it again."""
+        self._stopped = stop
+        raise stop
+
+    def _ready(self) -> None:
+        if self._stopped is not None:
+            raise self._stopped
+        if self._incarnation.dead is not None:
+            self._stop(self._incarnation.dead)
+        if threading.get_ident() != self._thread:
+            raise UsageError("ctx belongs to the thread that runs the workflow")
+
+    def _append(
+        self,
+        kind: str,
+        *,
+        payload: str,
+        limit: float | None = None,
+        wait: float | None = None,
+        **parts: Any,
+    ) -> None:
+        """Append under our lease, which it extends past ``limit`` seconds of work."""
+        now = self._clock.now()
+        if self._levels:
+            payload = self._with_limits(payload)
+        try:
+            waiting = self._store.append(
+                self._lease,
+                kind,
+                payload=payload,
+                now=now,
+                leased=now + (limit or 0.0) + self._around.lease,
+                wait=wait,
+                **parts,
+            )
+        except LeaseLost as lost:
+            self._stop(lost)
+        except StoreError as error:
+            self._stop(StoreStopped(error))
+        if waiting and "ends" not in parts and "consumes" not in parts:
+            self._consume_commands(waiting)
+
+    def _with_limits(self, payload: str) -> str:
+        """The remainder of every level, and the end of a turn the first time it is saved."""
+        now, wall = self._clock.monotonic(), self._clock.now()
+        left, until = {}, {}
+        for label, limit in self._levels:
+            remaining = round(limit.remaining(now), 6)
+            left[label] = remaining
+            if label != "session" and label not in self._saved_until:
+                until[label] = self._saved_until[label] = round(wall + remaining, 6)
+        head = f'"left":{_text(left)}' + (f',"until":{_text(until)}' if until else "")
+        return "{" + head + ("," + payload[1:] if payload != "{}" else "}")
+
+    def _tightest(self) -> Limit | None:
+        return self._levels[-1][1] if self._levels else None
+
+    def _remaining(self) -> float | None:
+        return self._levels[-1][1].remaining(self._clock.monotonic()) if self._levels else None
+
+    def _stopping(self) -> str | None:
+        if self._cancel:
+            return protocol.CANCEL
+        return protocol.DEADLINE if self._remaining() == 0.0 else None
+
+    def _saved_slot(self, kind: str, name: str, key: str | None) -> Slot | None:
+        """The next saved slot if it is this place; None past the last; else a mismatch."""
+        if self._next >= len(self._slots):
+            return None
+        slot = self._slots[self._next]
+        same = slot.name == name and slot.key == key
+        if not same or (slot.kind != kind and slot.kind != "limit"):
+            self._mismatch(slot, Slot(kind, name, key, 0).label)
+        self._next += 1
+        if slot.kind == "limit":
+            raise values.load_error(json.loads(slot.payload or "{}")["error"])
+        return slot
+
+    def _mismatch(self, slot: Slot, asked: str) -> NoReturn:
+        self._stop(
+            Suspended(
+                "needs_decision",
+                f"the code does not match the journal: entry {slot.seq} is {slot.label}, "
+                f"and the code asks for {asked}. Define the old code again and resume, or "
+                "cancel the run",
+                why="mismatch",
+            )
+        )
+
+    def _begin_new_work(self, name: str, key: str | None) -> None:
+        """A cancel request or a limit that has fired stops new work here."""
+        if self._cancel:
+            self._stop(Cancelled())
+        limit = self._tightest()
+        if limit is not None and limit.remaining(self._clock.monotonic()) <= 0.0:
+            error = DeadlineExceeded(limit.level, limit.name, f"{name!r} was not begun")
+            self._append(
+                "limit", step=name, key=key, payload=_text({"error": values.dump_error(error)})
+            )
+            raise error
+
+    # -- steps and turns -------------------------------------------------------------------
+
+    def step(
+        self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """See ``Context.step``."""
+        self._ready()
+        if type(name) is not str or not name:
+            name = name_text("step name", name)
+        if not callable(function):
+            raise InvalidField(name, f"a step needs a function, got {type(function).__name__}")
+        self._counts[name] += 1
+        occurrence = self._counts[name]
+        try:
+            codec = values.returns(function)
+        except TypeError:  # a callable that cannot be hashed
+            codec = values.PLAIN
+        slot = self._saved_slot("step", name, None)
+        if slot is not None:
+            return _given_back(slot.payload or "", codec)
+        if not name.isascii():
+            name_text("step name", name)
+        self._begin_new_work(name, None)
+        if self._watched:
+            self._incarnation.busy = (name, occurrence, 1)
+        self._reach(name, "before_step", occurrence)
+        error: Exception | None = None
+        text = payload = ""
+        try:
+            text = codec.dump(function(*args, **kwargs))
+            payload = f'{{"value":{text}}}'
+        except Exception as raised:  # noqa: BLE001 - whatever a step raises is its outcome
+            if self._incarnation.dead is not None:
+                self._stop(self._incarnation.dead)
+            error = raised
+            payload = _text({"error": values.dump_error(raised)})
+        self._reach(name, "step_done", occurrence)
+        self._append("step", step=name, payload=payload, progress=True)
+        self._reach(name, "step_saved", occurrence)
+        if error is not None:
+            raise values.load_error(json.loads(payload)["error"]) from error
+        return codec.load(text)
+
+    @contextmanager
+    def turn(self, name: str, timeout: float) -> Iterator[None]:
+        """See ``Context.turn``."""
+        self._ready()
+        name_text("turn name", name)
+        own = seconds("timeout", timeout)
+        self._turns[name] += 1
+        label = f"turn {name}" + (f" #{self._turns[name]}" if self._turns[name] > 1 else "")
+        if label in self._saved_until:
+            own = min(
+                own,
+                recovered(
+                    self._saved_left.get(label), self._saved_until[label], self._clock.now()
+                ),
+            )
+        limit = narrow(self._tightest(), "turn", name, own, self._clock.monotonic())
+        self._levels.append((label, limit))
+        try:
+            yield
+        finally:
+            self._levels.pop()
+
+    # -- the protocol of one call ----------------------------------------------------------
+
+    def call(self, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any], key: str) -> Any:
+        """See ``Context.call``."""
+        self._ready()
+        if not isinstance(tool, Tool):
+            raise InvalidField("tool", f"declare it with @dk.tool; got {type(tool).__name__}")
+        name_text("key", key)
+        arguments = values.digest(tool.arguments(args, kwargs))
+        self._counts[tool.name] += 1
+        op = Operating(tool, key, args, kwargs, arguments, self._counts[tool.name])
+        slot = self._saved_slot("call", tool.name, key)
+        if slot is None:
+            self._begin_new_work(tool.name, key)
+        elif slot.payload is not None:
+            return _given_back(slot.payload, tool.returns, tool.errors)
+        else:
+            self._look_again(op)
+        try:
+            return self._operate(op)
+        except Stop as stop:
+            self._stop(stop)
+
+    def _operate(self, op: Operating) -> Any:
+        """Ask ``decide``, do what it says, until the operation has an outcome."""
+        while True:
+            late = self._take_late_reply(op)
+            if late is not None:
+                return self._save_late_reply(op, late)
+            decision = self._decide(op)
+            match decision:
+                case Execute():
+                    if self._still_running(op):
+                        continue
+                    try:
+                        attempted = self._attempt(op, decision)
+                    except OperationMoved:
+                        self._look_again(op)
+                        continue
+                    if attempted.failure is None:
+                        return self._save_reply(op, attempted.value)
+                    self._save_failure(op, attempted)
+                case Wait():
+                    self._wait(op, decision)
+                case Probe():
+                    found = self._ask(op)
+                    if found is not None:
+                        return found.result
+                case Replay():
+                    return self._replay(op)
+                case Refuse(reason):
+                    self._refuse(op, reason)
+                case Park(reason):
+                    self._park(op, reason)
+
+    def _decide(
+        self,
+        op: Operating,
+        failure: Failure | None = None,
+        probed: Probed | None = None,
+        row: OperationRow | None = None,
+    ) -> protocol.Decision:
+        row = row or op.row
+        now, mono = self._clock.now(), self._clock.monotonic()
+        record = None if row is None else self._record(row, now)
+        if record is not None and op.settle_ends is None:
+            op.settle_ends = mono + self._around.settle
+        request = Request(
+            arguments=op.arguments,
+            remaining=self._remaining(),
+            settle=max(0.0, (op.settle_ends or mono + self._around.settle) - mono),
+            stopping=self._stopping(),
+            inherited=op.inherited,
+            resent=op.resent,
+            failure=failure,
+            probed=probed,
+            probes=op.probes,
+        )
+        draw = 0.0 if failure is None else self._around.rng.random()
+        return protocol.decide(record, request, op.tool.contract, op.tool.policy, now, draw)
+
+    def _record(self, row: OperationRow, now: float) -> Record:
+        elsewhere = row.run != self._row.run and row.run_token == row.token
+        held = elsewhere and row.owner is not None and not self._around.is_dead(row.owner)
+        return Record(
+            status=Status(row.status),
+            arguments=row.arguments,
+            attempts=row.attempts,
+            first_sent=row.first_sent,
+            sent=row.sent,
+            not_before=row.not_before,
+            held_until=row.leased if held and (row.leased or 0.0) > now else None,
+        )
+
+    def _look_again(self, op: Operating) -> None:
+        op.row = self._store.read_operation(self._row.account, op.tool.name, op.key)
+        op.inherited = True
+
+    def _change(
+        self,
+        op: Operating,
+        event: Event,
+        *,
+        attempts: int | None = None,
+        sent: float | None = None,
+        not_before: float | None = None,
+        concludes: bool = False,
+    ) -> Change:
+        """The row's move for ``event``, as ``protocol.TRANSITIONS`` has it."""
+        row = op.row
+        status = Status.NEW if row is None else Status(row.status)
+        return Change(
+            account=self._row.account,
+            tool=op.tool.name,
+            key=op.key,
+            arguments=op.arguments,
+            contract=op.tool.contract.effect.value,
+            status=protocol.after(status, event).value,
+            attempts=attempts or (1 if row is None else row.attempts),
+            sent=sent if sent is not None else (0.0 if row is None else row.sent),
+            not_before=not_before,
+            was=None if row is None else (row.status, row.attempts),
+            concludes=concludes,
+        )
+
+    def _moved(self, op: Operating, change: Change, now: float) -> None:
+        """Remember the row as we have just written it."""
+        first = now if op.row is None else op.row.first_sent
+        op.row = OperationRow(
+            change.account, change.tool, change.key, change.arguments, change.contract,
+            change.status, change.attempts, first, change.sent, change.not_before,
+            self._row.run, self._lease.token, None, None,
+            self._row.id, self._lease.owner, self._lease.leased, self._lease.token,
+        )  # fmt: skip
+
+    def _note(self, op: Operating, kind: str, payload: str, change: Change, **parts: Any) -> None:
+        """Append an entry about ``op`` together with its row's move."""
+        now = self._clock.now()
+        parts.setdefault("attempt", change.attempts)
+        self._append(
+            kind, step=op.tool.name, key=op.key, payload=payload, change=change, **parts
+        )
+        self._moved(op, change, now)
+
+    def _attempt(self, op: Operating, decision: Execute) -> Attempted:
+        """Save the intent, then send. Raises OperationMoved where another run was faster."""
+        tool, attempt = op.tool, decision.attempt
+        self._reach(tool.name, "before_intent", op.occurrence, attempt)
+        now = self._clock.now()
+        limit = self._attempt_limit(op)
+        change = self._change(op, decision.event, attempts=attempt, sent=now)
+        intent = _text({"arguments": op.arguments, "basis": decision.basis})
+        seconds_left = None if limit is None else limit.remaining(self._clock.monotonic())
+        self._note(op, "intent", intent, change, limit=seconds_left, wait=seconds_left)
+        op.inherited = False
+        op.resent = op.resent or decision.event is Event.RESEND
+        self._reach(tool.name, "intent_saved", op.occurrence, attempt)
+        attempted = self._send(op, attempt, limit)
+        if attempted.failure is None or attempted.failure.kind is not FailureKind.UNKNOWN:
+            self._reach(tool.name, "reply_received", op.occurrence, attempt)
+        return attempted
+
+    def _attempt_limit(self, op: Operating) -> Limit | None:
+        """min(the tool's own limit, what its parents have left); the settle allowance instead
+        of the parents where they have nothing left."""
+        now = self._clock.monotonic()
+        parent = self._tightest()
+        if self._stopping():
+            parent = Limit("settle", op.tool.name, op.settle_ends or now + self._around.settle)
+        if op.tool.timeout is None:
+            return parent
+        return narrow(parent, "call", op.tool.name, op.tool.timeout, now)
+
+    def _send(self, op: Operating, attempt: int, limit: Limit | None) -> Attempted:
+        """Run the tool's function, at most until ``limit`` where the tool has a timeout."""
+        tool, clock = op.tool, self._clock
+        ends = None if limit is None else limit.ends
+        handle = CallHandle(op.key, attempt, self._lease.token, clock, ends)
+        if self._watched:
+            self._incarnation.busy = (tool.name, op.occurrence, attempt)
+
+        def work() -> Any:
+            return tool.function(handle, *op.args, **op.kwargs)
+
+        began = clock.monotonic()
+        abandoned: Abandoned | None = None
+        value: Any = None
+        error: Exception | None = None
+        try:
+            if tool.timeout is None or clock.kind != "system":
+                value = work()
+            else:
+                assert ends is not None
+                left = max(0.0, ends - clock.monotonic())
+                abandoned, value = self._around.workers.run(work, left, self._incarnation)
+        except Exception as raised:  # noqa: BLE001 - whatever a tool raises is judged
+            error = raised
+        if self._incarnation.dead is not None:
+            self._stop(self._incarnation.dead)
+        over = tool.timeout is not None and ends is not None and clock.monotonic() > ends
+        if abandoned is None and over and error is None:
+            # Without a thread of its own the tool could not be left at its limit; its reply
+            # is treated as what it is: one that came too late, and evidence.
+            abandoned = Abandoned.finished(value)
+        if abandoned is not None:
+            self._around.workers.abandon(self._identity(op), abandoned)
+            return self._timed_out(op, limit, clock.monotonic() - began)
+        if error is None:
+            return Attempted(value)
+        op.last_error = error
+        judged = classify(
+            error, effect=tool.contract.effect is not Effect.NONE, now=self._clock.now()
+        )
+        return Attempted(None, error, judged)
+
+    def _timed_out(self, op: Operating, limit: Limit | None, took: float) -> Attempted:
+        assert limit is not None
+        error = DeadlineExceeded(
+            limit.level, limit.name, f"{op.tool.name} gave no reply within {took:.3g} s"
+        )
+        op.last_error = error
+        kind = FailureKind.UNKNOWN
+        if op.tool.contract.effect is Effect.NONE:
+            kind = FailureKind.TRANSIENT
+        return Attempted(None, error, Failure(kind, f"no reply before the {limit.level} limit"))
+
+    def _save_reply(self, op: Operating, value: Any) -> Any:
+        """A reply in memory is saved, deadline or not: the truth is never stopped."""
+        payload, value = _reply_payload(op.tool, value)
+        self._conclude(op, "result", payload, Event.REPLY)
+        self._reach(op.tool.name, "result_saved", op.occurrence, op.row.attempts if op.row else 1)
+        return value
+
+    def _conclude(self, op: Operating, kind: str, payload: str, event: Event) -> None:
+        """Save what settles the operation; a store that hiccups is asked again."""
+        for attempt in range(1, SAVE_TRIES + 1):
+            try:
+                change = self._change(op, event, concludes=True)
+                self._note(op, kind, payload, change, progress=True)
+                return
+            except OperationMoved:
+                # Another run, or a person, moved it while we held the reply.
+                self._look_again(op)
+                if op.row is None or Status(op.row.status) not in (
+                    Status.DISPATCHED,
+                    Status.RESENT,
+                ):
+                    self._conflict(op, payload)
+                event = Event.LATE_REPLY
+            except StoreStopped:
+                if attempt == SAVE_TRIES:
+                    raise
+                self._stopped = None
+                self._clock.sleep(SAVE_PAUSE * attempt)
+        raise AssertionError("unreachable")  # pragma: no cover
+
+    def _conflict(self, op: Operating, payload: str) -> None:
+        """Our evidence meets an outcome that is saved already: keep both."""
+        row = op.row
+        saved = None if row is None else self._store.reply_of(row)
+        body = json.loads(payload)
+        if saved is not None and json.loads(saved).get("value") == body.get("value"):
+            raise OperationMoved(op.key)
+        self._append(
+            "late_reply", step=op.tool.name, key=op.key, payload=_text({"conflict": body})
+        )
+        self._stop(
+            Suspended(
+                "needs_decision",
+                f"two answers about {op.tool.name} {_short(op.key)}: saved as "
+                f"{row.status if row else 'nothing'}, and a reply that says otherwise",
+                step=op.tool.name,
+                key=op.key,
+                why="conflict",
+            )
+        )
+
+    def _save_failure(self, op: Operating, attempted: Attempted) -> None:
+        """Save a failed attempt together with what follows from it; return to go on."""
+        assert attempted.failure is not None
+        assert attempted.error is not None
+        assert op.row is not None
+        failure, tool = attempted.failure, op.tool
+        event = protocol.FAILURE_EVENTS[failure.kind]
+        status = protocol.after(Status(op.row.status), event)
+        error = values.dump_error(attempted.error, tool.errors)
+        attempt = op.row.attempts
+        if status is Status.FAILED:
+            self._conclude(op, "result", _text({"error": error}), event)
+            self._reach(tool.name, "result_saved", op.occurrence, attempt)
+            self._raise_saved(op, error)
+        moved = op.row._replace(status=status.value, not_before=None)
+        decision = self._decide(op, failure=failure, row=moved)
+        told = {"error": error, "judged": failure.kind.value, "because": failure.reason}
+        if isinstance(decision, Refuse):
+            final = self._final_error(op, decision.reason, attempted.error)
+            body = {**told, "error": values.dump_error(final, tool.errors), "why": decision.reason}
+            self._note(op, "result", _text(body), self._change(op, event), progress=True)
+            self._reach(tool.name, "result_saved", op.occurrence, attempt)
+            self._raise_saved(op, body["error"], attempted.error)
+        told["then"] = protocol.describe(decision)
+        not_before, limit = None, None
+        if isinstance(decision, Wait):
+            not_before, limit = self._clock.now() + decision.seconds, decision.seconds
+        change = self._change(op, event, not_before=not_before)
+        self._note(op, "attempt", _text(told), change, limit=limit)
+        if failure.kind is not FailureKind.UNKNOWN:
+            self._reach(tool.name, "result_saved", op.occurrence, attempt)
+        if isinstance(decision, Park) and self._take_late_reply(op, keep=True) is None:
+            self._park(op, decision.reason)
+        elif isinstance(decision, Wait):
+            self._wait(op, decision)
+
+    def _final_error(self, op: Operating, reason: str, error: Exception | None) -> Exception:
+        """What a call that ends without an outcome of its own raises."""
+        if reason == protocol.DEADLINE:
+            limit = self._tightest()
+            level, name = (limit.level, limit.name) if limit else ("session", "session")
+            last = f"; last error: {type(error).__name__}: {error}" if error else ""
+            known = "not executed" if op.row is not None else "not begun"
+            return DeadlineExceeded(level, name, f"{op.tool.name} is {known}{last}")
+        if error is not None:
+            return error
+        tries = op.row.attempts if op.row else 0
+        return NotExecuted(f"{op.tool.name} was not executed after {tries} attempts")
+
+    def _raise_saved(
+        self, op: Operating, saved: dict[str, Any], cause: Exception | None = None
+    ) -> NoReturn:
+        raise values.load_error(saved, op.tool.errors) from cause or op.last_error
+
+    def _wait(self, op: Operating, decision: Wait) -> None:
+        if decision.reason == protocol.IN_PROGRESS:
+            self._clock.sleep(min(POLL, decision.seconds))
+            self._look_again(op)
+            return
+        self._clock.sleep(decision.seconds)
+        # A wait that was drawn is over by the clock that drew it; a wall clock set back
+        # meanwhile must not make it begin again.
+        if op.row is not None:
+            op.row = op.row._replace(not_before=None)
+
+    def _ask(self, op: Operating) -> Found | None:
+        """Probe; returns the answer only where it settles the operation as completed."""
+        assert op.tool.probe is not None
+        assert op.row is not None
+        asked = self._clock.now()
+        limit = self._attempt_limit(op)
+        ends = None if limit is None else limit.ends
+        handle = CallHandle(op.key, op.row.attempts, self._lease.token, self._clock, ends)
+        op.probes += 1
+        problem = None
+        try:
+            answer = op.tool.probe(handle)
+        except Exception as error:  # noqa: BLE001 - a probe that fails has told nothing
+            answer, problem = Probed.STILL_UNKNOWN, f"{type(error).__name__}: {error}"
+        if self._incarnation.dead is not None:
+            self._stop(self._incarnation.dead)
+        if not isinstance(answer, Found | Probed):
+            problem = f"a probe answers Found(…), Absent or StillUnknown, not {answer!r}"
+            answer = Probed.STILL_UNKNOWN
+        self._reach(op.tool.name, "probe_answered", op.occurrence, op.row.attempts)
+        now = self._clock.now()
+        record = self._record(op.row, now)
+        probed = answer if isinstance(answer, Probed) else None
+        event = protocol.probe_event(
+            record, op.tool.contract, isinstance(answer, Found), probed, asked
+        )
+        if isinstance(answer, Found):
+            payload, value = _reply_payload(op.tool, answer.result, {"basis": "probe: found"})
+            self._conclude(op, "result", payload, Event.FOUND)
+            return Found(value)
+        told: dict[str, Any] = {"answer": answer.value}
+        if problem:
+            told["problem"] = problem
+        if event is Event.ABSENT:
+            change = self._change(op, event)
+            told["basis"] = "asked after the settling time: final"
+            self._note(op, "probe", _text(told), change)
+            return None
+        decision = self._decide(op, probed=probed)
+        told["then"] = protocol.describe(decision)
+        self._append(
+            "probe", step=op.tool.name, key=op.key, attempt=op.row.attempts, payload=_text(told)
+        )
+        if isinstance(decision, Wait):
+            self._clock.sleep(decision.seconds)
+        elif isinstance(decision, Park):
+            self._park(op, decision.reason)
+        return None
+
+    def _replay(self, op: Operating) -> Any:
+        """Another run, or an earlier call here, has concluded it: give that, marked so."""
+        assert op.row is not None
+        payload = self._store.reply_of(op.row)
+        if payload is None:
+            self._park(op, "concluded, but its reply is not in this file")
+        assert payload is not None
+        body = json.loads(payload)
+        told = {name: body[name] for name in ("value", "unsavable", "error") if name in body}
+        told["replay"] = {"run": op.row.run_id, "first_sent": op.row.first_sent}
+        text = _text(told)
+        self._append("replayed", step=op.tool.name, key=op.key, payload=text, progress=True)
+        return _given_back(text, op.tool.returns, op.tool.errors)
+
+    def _refuse(self, op: Operating, reason: str) -> NoReturn:
+        """The call ends here without (another) attempt."""
+        if reason == protocol.CANCEL:
+            self._stop(Cancelled())
+        error: Exception
+        if reason == protocol.ARGUMENTS_DIFFER:
+            assert op.row is not None
+            what = f"key {_short(op.key)} of tool {op.tool.name}"
+            error = ArgumentsDiffer(what, op.row.arguments, op.arguments)
+        elif reason == protocol.IN_PROGRESS:
+            assert op.row is not None
+            limit = self._tightest()
+            level, name = (limit.level, limit.name) if limit else ("session", "session")
+            detail = f"{op.tool.name} {_short(op.key)} is in progress in run {op.row.run_id!r}"
+            error = DeadlineExceeded(level, name, detail)
+        else:
+            error = self._final_error(op, reason, op.last_error)
+        saved = values.dump_error(error, op.tool.errors)
+        payload = _text({"error": saved, "why": reason})
+        self._append("refused", step=op.tool.name, key=op.key, payload=payload, progress=True)
+        raise values.load_error(saved, op.tool.errors)
+
+    def _park(self, op: Operating, reason: str) -> NoReturn:
+        self._stop(
+            Suspended("needs_decision", reason, step=op.tool.name, key=op.key, why="unknown")
+        )
+
+    # -- late replies ----------------------------------------------------------------------
+
+    def _identity(self, op: Operating) -> tuple[str, str, str, str]:
+        return (self._store.name, self._row.account, op.tool.name, op.key)
+
+    def _unresolved(self, op: Operating) -> bool:
+        return op.row is not None and op.row.status in ("DISPATCHED", "RESENT")
+
+    def _take_late_reply(self, op: Operating, *, keep: bool = False) -> Abandoned | None:
+        """An abandoned attempt that has meanwhile succeeded is evidence."""
+        if not self._unresolved(op):
+            return None
+        return self._around.workers.late(self._identity(op), keep=keep)
+
+    def _save_late_reply(self, op: Operating, late: Abandoned) -> Any:
+        payload, value = _reply_payload(op.tool, late.value, {"basis": "late reply"})
+        self._conclude(op, "late_reply", payload, Event.LATE_REPLY)
+        return value
+
+    def _still_running(self, op: Operating) -> bool:
+        """While an abandoned attempt is alive no further attempt starts: wait for it."""
+        running = self._around.workers.running(self._identity(op))
+        if running is None:
+            return False
+        mono = self._clock.monotonic()
+        allowance = (op.settle_ends or mono) - mono
+        remaining = self._remaining()
+        if remaining is not None and not self._stopping():
+            allowance = min(allowance, remaining)
+        if not running.join(max(0.0, allowance)):
+            self._park(op, "unknown: an attempt left at its limit is still running")
+        return True
+
+    # -- commands --------------------------------------------------------------------------
+
+    def _consume_commands(self, waiting: int) -> None:
+        """Do what others asked for, by appending it."""
+        if not waiting:
+            return
+        for command in self._store.waiting_commands(self._row.run):
+            body = json.loads(command.payload)
+            if command.kind == "cancel":
+                self._append_entry("cancel_requested", command.payload, consumes=command.command)
+                self._cancel = True
+            elif command.kind in ("resolve", "late_reply"):
+                self._settle(command.kind, body, command.command)
+
+    def _settle(self, kind: str, body: dict[str, Any], command: int) -> None:
+        """A person's word, or a late reply, about one of the run's operations."""
+        tool, key = body["tool"], body["key"]
+        row = self._store.read_operation(self._row.account, tool, key)
+        entry = "resolved" if kind == "resolve" else "late_reply"
+        change = None
+        if row is not None and row.status in ("DISPATCHED", "RESENT"):
+            event = {
+                "completed": Event.RESOLVED_COMPLETED,
+                "not_executed": Event.RESOLVED_NOT_EXECUTED,
+            }[body["outcome"]]
+            if kind == "late_reply":
+                event = Event.LATE_REPLY
+            status = protocol.after(Status(row.status), event)
+            change = Change(
+                row.account, tool, key, row.arguments, row.contract, status.value, row.attempts,
+                row.sent, None, (row.status, row.attempts), concludes=status is Status.SUCCEEDED,
+            )  # fmt: skip
+            told = {k: body[k] for k in ("value", "unsavable") if k in body}
+            told.update({k: body[k] for k in ("outcome", "by") if k in body})
+        else:
+            told = {"conflict": body, "saved": None if row is None else row.status}
+        self._append_entry(
+            entry, _text(told), step=tool, key=key, change=change, consumes=command,
+            progress=change is not None,
+        )  # fmt: skip
+
+    def _append_entry(self, kind: str, payload: str, **parts: Any) -> None:
+        """Append, and keep the entry where the slots are built from."""
+        now = self._clock.now()
+        self._append(kind, payload=payload, **parts)
+        self._entries.append(
+            Entry(
+                self._lease.seq, kind, parts.get("step"), parts.get("key"), None,
+                self._lease.token, now, payload,
+            )
+        )  # fmt: skip
+
+
+class Context:
+    """What a workflow gets as ``ctx``. It belongs to the thread that runs the workflow."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Run named work without outside effect, once saved never again.
+
+        Returns the value as read back from its saved form. A crash before it is saved makes it
+        run again. Raises what ``function`` raised; UnsavableValue with the path of the bad part
+        for a value that has no lossless form; DeadlineExceeded where a limit has fired.
+        """
+        return self._driver.step(name, function, args, kwargs)
+
+    def call(self, tool: Tool, /, *args: Any, key: str, **kwargs: Any) -> Any:
+        """Carry out one operation on the outside world, under its operation key.
+
+        ``key`` names the logical operation: the same in every attempt and every rerun. Returns
+        the reply (or the stored one: same key, same arguments). Raises the tool's error where
+        the operation was not executed, ArgumentsDiffer for a key that was used with other
+        arguments, DeadlineExceeded naming the level. An unknown outcome suspends the run.
+        """
+        return self._driver.call(tool, args, kwargs, key)
+
+    def turn(self, name: str, timeout: float) -> Any:
+        """A limit of ``timeout`` seconds for the work inside: ``with ctx.turn("send", 10):``."""
+        return self._driver.turn(name, timeout)
+
+    def remaining(self) -> float | None:
+        """Seconds until the tightest limit; None without one."""
+        return self._driver._remaining()  # noqa: SLF001 - the context is the driver's face
+
+
+def _given_back(
+    payload: str, codec: values.Codec, errors: tuple[type[Exception], ...] = ()
+) -> Any:
+    """What a saved payload means to the workflow: the value, or the error raised."""
+    body = json.loads(payload)
+    if "error" in body:
+        raise values.load_error(body["error"], errors)
+    if "unsavable" in body:
+        return UnsavableResult(**body["unsavable"])
+    value = body.get("value")
+    return value if codec is values.PLAIN else codec.load(_text(value))
+
+
+def _reply_payload(
+    tool: Tool, value: Any, more: dict[str, Any] | None = None
+) -> tuple[str, Any]:
+    """A reply's saved form, and the value that the workflow gets: read back from it."""
+    tail = "" if not more else "," + _text(more)[1:-1]
+    try:
+        text = tool.returns.dump(value)
+    except UnsavableValue as error:
+        bad = {"path": error.path, "reason": error.reason}
+        return f'{{"unsavable":{_text(bad)}{tail}}}', UnsavableResult(**bad)
+    return f'{{"value":{text}{tail}}}', tool.returns.load(text)
+
+
+def _saved_limits(entries: list[Entry]) -> tuple[dict[str, float], dict[str, float]]:
+    """The least remainder and the absolute end (wall) saved for each level."""
+    left: dict[str, float] = {}
+    until: dict[str, float] = {}
+    for entry in entries:
+        if not entry.payload.startswith('{"left"'):
+            continue
+        body = json.loads(entry.payload)
+        for label, value in body["left"].items():
+            left[label] = min(value, left.get(label, value))
+        for label, value in body.get("until", {}).items():
+            until.setdefault(label, value)
+    return left, until
+
+
+def _short(text: str) -> str:
+    """A name or key as messages show it: quoted, escaped, at most 80 characters."""
+    return repr(text if len(text) <= 80 else text[:77] + "…")

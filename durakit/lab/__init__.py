@@ -1,0 +1,1 @@
+"""The laboratory: lessons, scenarios, plots and widgets. Nothing here is needed by the runtime."""

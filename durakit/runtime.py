@@ -1,0 +1,595 @@
+"""The runtime as people use it: one file, many runs.
+
+``Runtime`` starts, drives and recovers runs; ``Run`` looks at one. Tables are pandas
+DataFrames (pandas is loaded when the first one is asked for).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from durakit import faults, values
+from durakit.clock import Clock, SystemClock
+from durakit.deadline import seconds
+from durakit.define import Workflow, find_workflow, name_text
+from durakit.driver import Driver, Surroundings
+from durakit.errors import (
+    ArgumentsDiffer,
+    DurakitError,
+    InvalidField,
+    LeaseLost,
+    RunNotFinished,
+    SimulatedCrash,
+    UsageError,
+    WorkflowChanged,
+    WorkflowNotFound,
+)
+from durakit.faults import Boundary, CrashAt, Incarnation
+from durakit.protocol import OUTCOMES, Status
+from durakit.store import FINAL_STATUSES, OPEN_STATUSES, Claimed, OperationRow, RunRow, Store
+from durakit.workers import Workers
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: (file, owner) of incarnations that are proven dead: frozen in this process, or a child
+#: process that this process has reaped. Nobody else is ever taken for dead.
+_dead: set[tuple[str, str]] = set()
+
+
+def declare_dead(file: str, owner: str) -> None:
+    """``owner`` of ``file`` will never write again (its process has been reaped)."""
+    _dead.add((file, owner))
+
+
+class Run:
+    """One run, as the disk has it. Reading it never touches the world or the run."""
+
+    def __init__(self, runtime: Runtime, row: RunRow, *, existed: bool = False) -> None:
+        self._runtime = runtime
+        self._number = row.run
+        self.id = row.id
+        self.account = row.account
+        self.workflow = row.workflow
+        self.existed = existed
+        """the id was there already: what is shown was saved before"""
+        self.crash: SimulatedCrash | None = None
+        """the simulated crash that ended the latest drive, if one did"""
+        self.note: str = ""
+        """what the latest drive has to say: owned elsewhere, code changed, …"""
+
+    def _row(self) -> RunRow:
+        return self._runtime._store.find_run(self.account, self.id)  # noqa: SLF001 - one module
+
+    @property
+    def status(self) -> str:
+        """What the disk says now: ``running``, ``waiting``, ``needs_decision``, ``completed``,
+        ``failed`` or ``cancelled``."""
+        return self._row().status
+
+    @property
+    def reason(self) -> str:
+        """Why the run stands where it stands, in words; empty while nothing needs saying."""
+        row = self._row()
+        if row.explained is None:
+            return ""
+        body = json.loads(self._runtime._store.read_entry(row.run, row.explained).payload)  # noqa: SLF001
+        if "error" in body:
+            return f"{body['error']['type']}: {body['error']['message']}"
+        return str(body.get("reason", ""))
+
+    @property
+    def result(self) -> Any:
+        """What the workflow returned. Raises the saved error of a failed run, and
+        RunNotFinished (with the status and what to do) where there is no result yet."""
+        row = self._row()
+        if row.status not in ("completed", "failed") or row.explained is None:
+            raise RunNotFinished(f"run {self.id!r} is {row.status}: {self._advice(row)}")
+        body = json.loads(self._runtime._store.read_entry(row.run, row.explained).payload)  # noqa: SLF001
+        if "error" in body:
+            raise values.load_error(body["error"])
+        try:
+            codec = find_workflow(self.workflow).returns
+        except WorkflowNotFound:
+            codec = values.PLAIN
+        text = json.dumps(body["value"])
+        return codec.load(text)
+
+    def _advice(self, row: RunRow) -> str:
+        waiting = f" ({row.commands} command(s) wait for it)" if row.commands else ""
+        if row.status == "needs_decision":
+            return (
+                f"{self.reason}. Look: run.operations(), run.history(). Then check with the "
+                "service and rt.resolve(…), rt.resume(id) to ask again, or rt.cancel(id)" + waiting
+            )
+        if row.status == "cancelled":
+            return "it was cancelled and has no result"
+        if row.owner is not None:
+            return "it is owned; rt.recover() goes on once its driver is gone" + waiting
+        return "rt.resume(id) or rt.recover() goes on with it" + waiting
+
+    def history(self) -> pd.DataFrame:
+        """The journal: one row per entry, in order. Columns: seq, incarnation (0 before the
+        first claim), kind, step, key, attempt, time (UTC), payload (a dict)."""
+        import pandas as pd
+
+        entries = self._runtime._store.read_journal(self._number)  # noqa: SLF001
+        table = pd.DataFrame(
+            [
+                (e.seq, e.token, e.kind, e.step, e.key, e.attempt, e.time, json.loads(e.payload))
+                for e in entries
+            ],
+            columns=[
+                "seq", "incarnation", "kind", "step", "key", "attempt", "time", "payload",
+            ],
+        )  # fmt: skip
+        table["attempt"] = table["attempt"].astype("Int64")
+        table["time"] = pd.to_datetime(table["time"], unit="s", utc=True)
+        return table.set_index("seq")
+
+    def operations(self) -> pd.DataFrame:
+        """The run's operations: tool, key, status (what the disk says), outcome (what that
+        means), attempts, contract, first_sent, sent (UTC), by (run that drove it last)."""
+        import pandas as pd
+
+        rows = self._operation_rows()
+        table = pd.DataFrame(
+            [
+                (
+                    o.tool, o.key, o.status, OUTCOMES[Status(o.status)].value, o.attempts,
+                    o.contract, o.first_sent, o.sent, o.run_id,
+                )
+                for o in rows
+            ],
+            columns=[
+                "tool", "key", "status", "outcome", "attempts", "contract", "first_sent", "sent",
+                "by",
+            ],
+        )  # fmt: skip
+        for name in ("first_sent", "sent"):
+            table[name] = pd.to_datetime(table[name].astype(float), unit="s", utc=True)
+        return table
+
+    def _operation_rows(self) -> list[OperationRow]:
+        return self._runtime._store.operations_of(self._row())  # noqa: SLF001
+
+    def __repr__(self) -> str:
+        crash = f", {self.crash}" if self.crash else ""
+        reason = self.reason
+        note = "".join(f"; {part}" for part in (reason, self.note) if part)
+        return f"<run {self.id!r}: {self.status}{crash}{note}>"
+
+
+class Runtime:
+    """A durable runtime over one file.
+
+    ``path``: an SQLite file (created where missing, readable by its owner only), or
+    ``":memory:"``, which is not durable. ``account``: the scope of run ids and operation keys.
+    ``clock``, ``rng`` and ``owner`` (name of the lease's holder) are passed in by tests and
+    lessons. ``world``: an object whose ``listen(hook)`` lets crash points reach the outside
+    world. ``lease``: seconds that a silent driver keeps a run. ``settle``: seconds allowed to
+    find out about an unknown operation. ``durability``: ``"power"`` or ``"process"`` (NORMAL:
+    a power failure may take the last commits).
+
+    Raises a StoreError for a file that cannot be used; the file is left as it was.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        account: str = "default",
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        world: Any = None,
+        owner: str | None = None,
+        lease: float = 30.0,
+        settle: float = 30.0,
+        durability: str = "power",
+    ) -> None:
+        self.account = name_text("account", account)
+        self._clock: Clock = clock or SystemClock()
+        # The system's generator has no state: forked children do not draw the same waits.
+        self._rng = rng or random.SystemRandom()
+        self._owner = name_text("owner", owner or f"driver-{uuid.uuid4().hex[:12]}")
+        self._lease = seconds("lease", lease)
+        self._settle = seconds("settle", settle)
+        self._store = Store(path, clock_kind=self._clock.kind, durability=durability)
+        self._workers = Workers()
+        self._incarnations = 1
+        self._driving: str | None = None
+        self._kill = False
+        self._seen: Callable[[Boundary], None] | None = None
+        self.world = world
+        if world is not None:
+            faults.attach(world)
+
+    @property
+    def durable(self) -> bool:
+        """Whether a run survives the death of this process."""
+        return not self._store.memory
+
+    def close(self) -> None:
+        """Close the file."""
+        self._store.close()
+
+    def __enter__(self) -> Runtime:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        kind = "" if self.durable else ", not durable"
+        return f"<Runtime {self._store.name} account {self.account!r}{kind}>"
+
+    # -- starting and driving --------------------------------------------------------------
+
+    def start(
+        self,
+        workflow: Workflow,
+        /,
+        *args: Any,
+        id: str,  # noqa: A002 - the public name
+        deadline: float | None = None,
+        **kwargs: Any,
+    ) -> Run:
+        """Save a new run, driven by nobody yet. The same id again gives the same run.
+
+        ``deadline``: seconds from now for the whole run; the first one stands. Raises
+        ArgumentsDiffer for an id that has other arguments or another workflow, UnsavableValue
+        with the path of an argument that cannot be saved, InvalidField. Nothing is saved then.
+        """
+        row, existed = self._start(workflow, args, kwargs, id, deadline)
+        run = Run(self, row, existed=existed)
+        if existed and row.source != workflow.source:
+            run.note = "replayed; the code has changed since the run was saved"
+        elif existed:
+            run.note = "replayed"
+        return run
+
+    def _start(
+        self,
+        workflow: Workflow,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        id: str,  # noqa: A002
+        deadline: float | None,
+    ) -> tuple[RunRow, bool]:
+        if not isinstance(workflow, Workflow):
+            raise InvalidField(
+                "workflow", f"declare it with @dk.workflow; got {type(workflow).__name__}"
+            )
+        name_text("id", id)
+        limit = None if deadline is None else seconds("deadline", deadline)
+        form = workflow.arguments(args, kwargs)
+        given = values.digest(form)
+        self._store.check_clock()
+        now = self._clock.now()
+        row = RunRow(
+            run=0, account=self.account, id=id, workflow=workflow.name, version=workflow.version,
+            source=workflow.source, arguments=given, created=now,
+            deadline=None if limit is None else now + limit, status="running", seq=0, digest=b"",
+            explained=None, token=0, owner=None, leased=None, claims=0, commands=0,
+        )  # fmt: skip
+        payload = f'{{"arguments":{form}}}'
+        saved, new = self._store.create_run(row, payload)
+        if saved.workflow != workflow.name:
+            raise InvalidField(
+                "id", f"run {id!r} belongs to workflow {saved.workflow!r}, not {workflow.name!r}"
+            )
+        if saved.arguments != given:
+            raise ArgumentsDiffer(f"run id {id!r}", saved.arguments, given)
+        return saved, not new
+
+    def run(
+        self,
+        workflow: Workflow,
+        /,
+        *args: Any,
+        id: str,  # noqa: A002 - the public name
+        deadline: float | None = None,
+        crash: CrashAt | None = None,
+        **kwargs: Any,
+    ) -> Run:
+        """``start`` and then ``resume``: always returns a Run, after a crash, a parking or a
+        failure too. ``crash`` is where this incarnation shall die."""
+        _check_crash(crash)
+        incarnation = self._incarnation(crash, 1)
+        try:
+            run = self.start(workflow, *args, id=id, deadline=deadline, **kwargs)
+            if not run.existed:
+                incarnation.reach("run", "run_saved")
+        except SimulatedCrash as died:
+            self._bury(None)
+            run = Run(self, self._store.find_run(self.account, id))
+            run.crash = died
+            return run
+        if self._store.find_run(self.account, id).status in FINAL_STATUSES:
+            return run
+        return self._drive(run, workflow, incarnation, by_hand=False)
+
+    def resume(self, id: str, *, crash: CrashAt | None = None) -> Run:  # noqa: A002
+        """Go on with a run, a parked one too: a person's wish, so its count of fruitless claims
+        begins anew. Returns the Run, with a note where another driver owns it.
+
+        Raises RunNotFound, WorkflowNotFound, WorkflowChanged.
+        """
+        _check_crash(crash)
+        row = self._store.find_run(self.account, name_text("id", id))
+        run = Run(self, row, existed=True)
+        if row.status in FINAL_STATUSES:
+            run.note = f"already {row.status}"
+            return run
+        workflow = self._matching_workflow(row)
+        return self._drive(run, workflow, self._incarnation(crash, row.token + 1), by_hand=True)
+
+    def _matching_workflow(self, row: RunRow) -> Workflow:
+        workflow = find_workflow(row.workflow)
+        if workflow.version != row.version:
+            raise WorkflowChanged(
+                f"run {row.id!r} was begun under version {row.version} of {row.workflow!r}, and "
+                f"version {workflow.version} is defined here: define the old code to finish it, "
+                "or cancel the run. Nothing was run"
+            )
+        return workflow
+
+    def _incarnation(self, crash: CrashAt | None, number: int) -> Incarnation:
+        return Incarnation(
+            number, crash, kill=self._kill, freeze=self._store.freeze, seen=self._seen
+        )
+
+    def _drive(
+        self, run: Run, workflow: Workflow, incarnation: Incarnation, *, by_hand: bool
+    ) -> Run:
+        """Claim the run and drive it; what stopped it is told by ``run``."""
+        if self._driving is not None:
+            raise UsageError(
+                f"this Runtime is driving run {self._driving!r}; a Runtime drives one run at a "
+                "time, so open another one on the same file"
+            )
+        self._driving = run.id
+        owner = f"{self._owner}/{self._incarnations}"
+        try:
+            self._hand_in_late_replies()
+            self._store.check_clock()
+            now = self._clock.now()
+            claimed = self._store.claim(
+                run.account, run.id, owner=owner, now=now, leased=now + self._lease,
+                dead=self._is_dead, by_hand=by_hand,
+            )  # fmt: skip
+            if not isinstance(claimed, Claimed):
+                run.note = self._why_not(claimed)
+                return run
+            if claimed.parked:
+                return run
+            if claimed.row.source != workflow.source:
+                run.note = "the code has changed since the run was saved"
+            incarnation.number = claimed.lease.token
+            around = Surroundings(
+                self._store, self._clock, self._rng, self._workers, self._lease, self._settle,
+                self._is_dead,
+            )  # fmt: skip
+            row = claimed.row
+            driver = Driver(around, workflow, row, claimed.lease, claimed.entries, incarnation)
+            try:
+                driver.drive()
+            except SimulatedCrash as died:
+                self._bury(owner)
+                run.crash = died
+            except LeaseLost as lost:
+                run.note = f"owned elsewhere: {lost}"
+        finally:
+            self._driving = None
+        return run
+
+    def _why_not(self, row: RunRow) -> str:
+        if row.status in FINAL_STATUSES:
+            return f"already {row.status}"
+        return f"owned elsewhere until {_utc(row.leased or 0.0)} (by {row.owner})"
+
+    def _is_dead(self, owner: str) -> bool:
+        return (self._store.name, owner) in _dead
+
+    def _bury(self, owner: str | None) -> None:
+        """The incarnation is dead and its stack has unwound; a new one may begin."""
+        if owner is not None:
+            declare_dead(self._store.name, owner)
+        self._workers.forget()
+        self._incarnations += 1
+        self._store.thaw()
+
+    # -- recovery --------------------------------------------------------------------------
+
+    def recover(self, wait: float = 0) -> pd.DataFrame:
+        """Claim and drive every run that may be driven: unowned, abandoned, or with commands.
+
+        ``wait``: seconds to keep trying runs that are owned by others. Returns a table (run,
+        did, status, detail); ``did`` is ``driven``, ``crashed``, ``parked``, ``waiting``,
+        ``owned`` (until when, and by whom) or ``error``; one run's trouble never stops the
+        others.
+        """
+        import pandas as pd
+
+        rows = self._recover(wait)
+        return pd.DataFrame(rows, columns=["run", "did", "status", "detail"])
+
+    def _recover(self, wait: float = 0) -> list[tuple[str, str, str, str]]:
+        if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:
+            raise InvalidField("wait", f"needs seconds, got {wait!r}")
+        ends = self._clock.monotonic() + wait
+        done: dict[str, tuple[str, str, str, str]] = {}
+        while True:
+            self._hand_in_late_replies()
+            owned = False
+            for row in self._store.list_runs(self.account, OPEN_STATUSES):
+                if row.id in done and done[row.id][1] != "owned":
+                    continue
+                line = self._recover_one(row)
+                owned = owned or line[1] == "owned"
+                done[row.id] = line
+            left = ends - self._clock.monotonic()
+            if not owned or left <= 0:
+                return list(done.values())
+            self._clock.sleep(min(0.05, left))
+
+    def _recover_one(self, row: RunRow) -> tuple[str, str, str, str]:
+        if row.status == "waiting" and not row.commands:
+            return row.id, "waiting", row.status, Run(self, row).reason
+        if row.status == "needs_decision" and not row.commands:
+            return row.id, "parked", row.status, Run(self, row).reason
+        try:
+            workflow = self._matching_workflow(row)
+            run = self._drive(
+                Run(self, row), workflow, self._incarnation(None, row.token + 1), by_hand=False
+            )
+            status = run.status
+            if run.note.startswith("owned"):
+                return row.id, "owned", status, run.note
+            return row.id, "driven", status, run.note or run.reason
+        except DurakitError as error:
+            return row.id, "error", row.status, f"{type(error).__name__}: {error}"
+
+    def _hand_in_late_replies(self) -> None:
+        """What abandoned tools have meanwhile answered becomes a command to the driver."""
+        for tool, key in self._workers.replies(self._store.name, self.account):
+            identity = (self._store.name, self.account, tool, key)
+            operation = self._store.read_operation(self.account, tool, key)
+            if operation is None or operation.run_id is None:
+                continue
+            row = self._store.find_run(self.account, operation.run_id)
+            if row.status in FINAL_STATUSES:
+                continue
+            late = self._workers.late(identity)
+            if late is None:
+                continue
+            body: dict[str, Any] = {"tool": tool, "key": key, "by": "late reply"}
+            try:
+                body["value"] = json.loads(values.plain_json(late.value))
+            except values.UnsavableValue as error:
+                body["unsavable"] = {"path": error.path, "reason": error.reason}
+            self._store.add_command(row, "late_reply", json.dumps(body), self._clock.now())
+
+    # -- what others than the driver want --------------------------------------------------
+
+    def resolve(
+        self,
+        id: str,  # noqa: A002 - the public name
+        key: str,
+        outcome: str,
+        *,
+        result: Any = None,
+        by: str,
+        tool: str | None = None,
+    ) -> Run:
+        """A person says how an unknown operation ended: ``completed`` (``result`` is what the
+        call returns) or ``not_executed`` (which permits the next attempt under the same key).
+
+        ``by`` names who says so; it is kept. The word is left as a command: the next
+        ``rt.recover()`` or ``rt.resume(id)`` consumes it and goes on. Raises UsageError where
+        the operation is not unknown, InvalidField.
+        """
+        if outcome not in ("completed", "not_executed"):
+            raise InvalidField("outcome", f"'completed' or 'not_executed', got {outcome!r}")
+        if outcome == "not_executed" and result is not None:
+            raise InvalidField("result", "an operation that was not executed has no result")
+        name_text("by", by)
+        row = self._store.find_run(self.account, name_text("id", id))
+        operation = self._find_operation(row, name_text("key", key), tool)
+        if operation.status not in ("DISPATCHED", "RESENT"):
+            known = OUTCOMES[Status(operation.status)].value
+            raise UsageError(f"operation {key!r} is not unknown: it is {known}. Nothing was changed")
+        body: dict[str, Any] = {
+            "tool": operation.tool, "key": key, "outcome": outcome, "by": by,
+        }  # fmt: skip
+        if outcome == "completed":
+            body["value"] = json.loads(values.plain_json(result))
+        self._store.add_command(row, "resolve", json.dumps(body), self._clock.now())
+        run = Run(self, row, existed=True)
+        run.note = "noted; rt.recover() or rt.resume(id) goes on"
+        return run
+
+    def _find_operation(self, row: RunRow, key: str, tool: str | None) -> OperationRow:
+        found = [
+            operation
+            for operation in self._store.operations_of(row)
+            if operation.key == key and tool in (None, operation.tool)
+        ]
+        if not found:
+            raise UsageError(f"run {row.id!r} has no operation with key {key!r}")
+        if len(found) > 1:
+            names = ", ".join(operation.tool for operation in found)
+            raise UsageError(f"key {key!r} belongs to several tools ({names}): say tool=…")
+        return found[0]
+
+    def cancel(self, id: str, *, by: str = "") -> Run:  # noqa: A002 - the public name
+        """Ask a run to stop: no new work begins, unknown operations are still found out about.
+
+        A request, consumed by the next drive (``rt.recover()`` drives it where nobody does). A
+        run with an unknown operation is never cancelled: it parks until that is resolved.
+        """
+        row = self._store.find_run(self.account, name_text("id", id))
+        run = Run(self, row, existed=True)
+        if row.status in FINAL_STATUSES:
+            run.note = f"already {row.status}"
+            return run
+        self._store.add_command(row, "cancel", json.dumps({"by": by}), self._clock.now())
+        run.note = "cancel requested; the next drive honours it"
+        return run
+
+    # -- looking back ----------------------------------------------------------------------
+
+    def get(self, id: str) -> Run:  # noqa: A002 - the public name
+        """The run of that id. Raises RunNotFound."""
+        return Run(self, self._store.find_run(self.account, name_text("id", id)), existed=True)
+
+    def runs(self) -> pd.DataFrame:
+        """All runs of this account, oldest first: id, workflow, version, status, entries,
+        incarnations, owner, created and deadline (UTC). No state is read or decoded."""
+        import pandas as pd
+
+        rows = self._store.list_runs(self.account)
+        table = pd.DataFrame(
+            [
+                (r.id, r.workflow, r.version, r.status, r.seq, r.token, r.owner, r.created,
+                 r.deadline)
+                for r in rows
+            ],
+            columns=[
+                "id", "workflow", "version", "status", "entries", "incarnations", "owner",
+                "created", "deadline",
+            ],
+        )  # fmt: skip
+        for name in ("created", "deadline"):
+            table[name] = pd.to_datetime(table[name].astype(float), unit="s", utc=True)
+        return table
+
+    def prune(self, older_than: float, *, limit: int = 1_000_000) -> int:
+        """Remove finished runs created more than ``older_than`` seconds ago, at most ``limit``;
+        returns how many. Operations and their replies stay: a key that was used stays used.
+        A run with an unresolved operation is never removed. ``compact()`` shrinks the file."""
+        before = self._clock.now() - seconds("older_than", older_than)
+        return self._store.prune(self.account, before, limit)
+
+    def compact(self) -> None:
+        """Give the space of removed runs back to the disk."""
+        self._store.compact()
+
+
+def _check_crash(crash: object) -> None:
+    if crash is not None and not isinstance(crash, CrashAt):
+        raise InvalidField("crash", f"needs a dk.CrashAt, got {crash!r}")
+
+
+def _utc(moment: float) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+
