@@ -88,19 +88,7 @@ class Tool:
         self.probe = probe
         self.errors = errors
         self.returns = values.returns(function)
-        parameters = list(inspect.signature(function).parameters.values())
-        if not parameters or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
-            raise InvalidField(self.name, "a tool takes `call` as its first argument")
-        self._signature = inspect.Signature(parameters[1:])
-        self._codecs = values.parameters(function)
-
-    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """The arguments as canonical JSON, by parameter name, defaults filled in.
-
-        Raises TypeError where they do not fit the signature, UnsavableValue where one of them
-        has no lossless form.
-        """
-        return bound_arguments(self._signature, self._codecs, args, kwargs)
+        self.parameters = Parameters(function, "call")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the bare function: no journal, no protection."""
@@ -114,25 +102,60 @@ class Tool:
         )
 
 
-def bound_arguments(
-    signature: inspect.Signature,
-    codecs: dict[str, values.Codec],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> str:
-    """Canonical JSON of a call's arguments by parameter name, defaults filled in."""
-    bound = signature.bind(*args, **kwargs)
-    bound.apply_defaults()
-    form: dict[str, Any] = {}
-    for name, value in bound.arguments.items():
-        kind = signature.parameters[name].kind
-        if kind is inspect.Parameter.VAR_POSITIONAL:
-            form[name] = list(value)
-        elif name in codecs and codecs[name] is not values.PLAIN:
-            form[name] = json.loads(codecs[name].dump(value))
-        else:
-            form[name] = value
-    return values.canonical(form)
+class Parameters:
+    """What a tool or workflow takes after its first parameter (``call`` or ``ctx``)."""
+
+    def __init__(self, function: Callable[..., Any], first: str) -> None:
+        parameters = list(inspect.signature(function).parameters.values())
+        if not parameters or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
+            raise InvalidField(function.__name__, f"takes `{first}` as its first argument")
+        self._signature = inspect.Signature(parameters[1:])
+        codecs = values.parameters(function)
+        self._codecs = {name: c for name, c in codecs.items() if c is not values.PLAIN}
+        self._names = [parameter.name for parameter in parameters[1:]]
+        # Most calls give every argument by position: no need to bind those one by one.
+        self._simple = not self._codecs and all(
+            p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for p in parameters[1:]
+        )
+
+    def dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """A call's arguments as canonical JSON, by parameter name, defaults filled in.
+
+        Raises TypeError where they do not fit, UnsavableValue where one has no lossless form.
+        """
+        if self._simple and not kwargs and len(args) == len(self._names):
+            return values.canonical(dict(zip(self._names, args, strict=True)))
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        form: dict[str, Any] = {}
+        for name, value in bound.arguments.items():
+            if self._signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
+                form[name] = list(value)
+            elif name in self._codecs:
+                form[name] = json.loads(self._codecs[name].dump(value))
+            else:
+                form[name] = value
+        return values.canonical(form)
+
+    def load(self, form: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """(args, kwargs) read back from what ``dump`` saved."""
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for name, parameter in self._signature.parameters.items():
+            if name not in form:
+                continue
+            value = form[name]
+            if name in self._codecs:
+                value = self._codecs[name].load(json.dumps(value))
+            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+                args.extend(value)
+            elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                kwargs.update(value)
+            elif parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+                kwargs[name] = value
+            else:
+                args.append(value)
+        return args, kwargs
 
 
 def tool(
@@ -209,34 +232,11 @@ class Workflow:
         self.version = version
         self.source = source_digest(function)
         self.returns = values.returns(function)
-        parameters = list(inspect.signature(function).parameters.values())
-        if not parameters:
-            raise InvalidField(self.name, "a workflow takes `ctx` as its first argument")
-        self._signature = inspect.Signature(parameters[1:])
-        self._codecs = values.parameters(function)
+        self.parameters = Parameters(function, "ctx")
 
-    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """The arguments as canonical JSON, by parameter name, defaults filled in."""
-        return bound_arguments(self._signature, self._codecs, args, kwargs)
-
-    def invoke(self, ctx: Any, arguments: dict[str, Any]) -> Any:
+    def invoke(self, ctx: Any, form: dict[str, Any]) -> Any:
         """Run the function on arguments read back from their saved form."""
-        args: list[Any] = []
-        kwargs: dict[str, Any] = {}
-        for name, parameter in self._signature.parameters.items():
-            if name not in arguments:
-                continue
-            value = arguments[name]
-            if name in self._codecs and self._codecs[name] is not values.PLAIN:
-                value = self._codecs[name].load(json.dumps(value))
-            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-                args.extend(value)
-            elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
-                kwargs.update(value)
-            elif parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-                kwargs[name] = value
-            else:
-                args.append(value)
+        args, kwargs = self.parameters.load(form)
         return self.function(ctx, *args, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

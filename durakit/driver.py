@@ -339,7 +339,7 @@ class Driver:
                 kind,
                 payload=payload,
                 now=now,
-                leased=now + (limit or 0.0) + self._around.lease,
+                leased=0.0 if limit is None else now + limit,
                 wait=wait,
                 **parts,
             )
@@ -482,7 +482,7 @@ class Driver:
         if not isinstance(tool, Tool):
             raise InvalidField("tool", f"declare it with @dk.tool; got {type(tool).__name__}")
         name_text("key", key)
-        arguments = values.digest(tool.arguments(args, kwargs))
+        arguments = values.digest(tool.parameters.dump(args, kwargs))
         self._counts[tool.name] += 1
         op = Operating(tool, key, args, kwargs, arguments, self._counts[tool.name])
         slot = self._saved_slot("call", tool.name, key)
@@ -585,19 +585,16 @@ class Driver:
         """The row's move for ``event``, as ``protocol.TRANSITIONS`` has it."""
         row = op.row
         status = Status.NEW if row is None else Status(row.status)
+        if row is None:
+            return Change(
+                self._row.account, op.tool.name, op.key, op.arguments, op.tool.contract.effect,
+                protocol.after(status, event), 1, sent or 0.0, None, None,
+            )  # fmt: skip
         return Change(
-            account=self._row.account,
-            tool=op.tool.name,
-            key=op.key,
-            arguments=op.arguments,
-            contract=op.tool.contract.effect.value,
-            status=protocol.after(status, event).value,
-            attempts=attempts or (1 if row is None else row.attempts),
-            sent=sent if sent is not None else (0.0 if row is None else row.sent),
-            not_before=not_before,
-            was=None if row is None else (row.status, row.attempts),
-            concludes=concludes,
-        )
+            row.account, row.tool, row.key, row.arguments, row.contract,
+            protocol.after(status, event), attempts or row.attempts,
+            row.sent if sent is None else sent, not_before, (row.status, row.attempts), concludes,
+        )  # fmt: skip
 
     def _moved(self, op: Operating, change: Change, now: float) -> None:
         """Remember the row as we have just written it."""
@@ -612,11 +609,12 @@ class Driver:
     def _note(self, op: Operating, kind: str, payload: str, change: Change, **parts: Any) -> None:
         """Append an entry about ``op`` together with its row's move."""
         now = self._clock.now()
-        parts.setdefault("attempt", change.attempts)
         self._append(
-            kind, step=op.tool.name, key=op.key, payload=payload, change=change, **parts
-        )
-        self._moved(op, change, now)
+            kind, step=change.tool, key=change.key, attempt=change.attempts, payload=payload,
+            change=change, **parts,
+        )  # fmt: skip
+        if not change.concludes:
+            self._moved(op, change, now)
 
     def _attempt(self, op: Operating, decision: Execute) -> Attempted:
         """Save the intent, then send. Raises OperationMoved where another run was faster."""
@@ -625,7 +623,7 @@ class Driver:
         now = self._clock.now()
         limit = self._attempt_limit(op)
         change = self._change(op, decision.event, attempts=attempt, sent=now)
-        intent = _text({"arguments": op.arguments, "basis": decision.basis})
+        intent = f'{{"arguments":"{op.arguments}","basis":"{decision.basis}"}}'
         seconds_left = None if limit is None else limit.remaining(self._clock.monotonic())
         self._note(op, "intent", intent, change, limit=seconds_left, wait=seconds_left)
         op.inherited = False

@@ -267,7 +267,7 @@ class Runtime:
             )
         name_text("id", id)
         limit = None if deadline is None else seconds("deadline", deadline)
-        form = workflow.arguments(args, kwargs)
+        form = workflow.parameters.dump(args, kwargs)
         given = values.digest(form)
         self._store.check_clock()
         now = self._clock.now()

@@ -2,7 +2,7 @@
 --
 -- Read top to bottom, this is the whole durable state. Two rules hold everywhere:
 --   * only the driver of a run appends to its journal, and each append carries its fencing
---     token: `UPDATE run … WHERE run = ? AND token = ?` must hit one row in the same
+--     token: `SELECT … FROM run WHERE run = ? AND token = ?` must find a row in the same
 --     transaction, or the lease is lost and nothing is written;
 --   * the journal is append-only: triggers refuse UPDATE, and DELETE outside of pruning.
 -- Times are wall seconds since 1970-01-01 UTC. Texts are UTF-8, payloads ASCII JSON.
@@ -29,8 +29,8 @@ CREATE TABLE run (
 
     status    TEXT NOT NULL CHECK (status IN
               ('running', 'waiting', 'needs_decision', 'completed', 'failed', 'cancelled')),
-    seq       INTEGER NOT NULL,         -- number of the last journal entry
-    digest    BLOB NOT NULL,            -- its digest: the end of the chain
+    seq       INTEGER NOT NULL,         -- the last journal entry when this row was written
+    digest    BLOB NOT NULL,            -- its digest: so far at least the chain must reach
     explained INTEGER,                  -- the entry that explains a status other than running
     token     INTEGER NOT NULL DEFAULT 0,   -- fencing token: grows by one with every claim
     owner     TEXT,                     -- holder of the lease; NULL = nobody
@@ -51,9 +51,13 @@ CREATE INDEX run_open ON run (account, status)
 -- `digest` is SHA-256 over the digest of the entry before and this row: a chain, so that an
 -- altered, missing or added row shows. (It detects damage and clumsy edits; somebody who can
 -- write the file can also compute digests.)
+--
+-- `place` is run * 2^32 + seq: one number that is both the order and the address, so that a run's
+-- entries lie side by side and no second index has to be written with every append.
 CREATE TABLE journal (
-    run     INTEGER NOT NULL REFERENCES run,
-    seq     INTEGER NOT NULL,           -- 1, 2, … within the run
+    place   INTEGER PRIMARY KEY,
+    run     INTEGER GENERATED ALWAYS AS (place >> 32) VIRTUAL,
+    seq     INTEGER GENERATED ALWAYS AS (place & 4294967295) VIRTUAL,   -- 1, 2, … in the run
     kind    TEXT NOT NULL,
     step    TEXT,                       -- step or tool
     key     TEXT,                       -- operation key
@@ -61,8 +65,7 @@ CREATE TABLE journal (
     token   INTEGER NOT NULL,           -- the incarnation that wrote it; 0 = before any claim
     time    REAL NOT NULL,
     payload TEXT NOT NULL,
-    digest  BLOB NOT NULL,
-    PRIMARY KEY (run, seq)
+    digest  BLOB NOT NULL
 ) STRICT;
 
 CREATE TRIGGER journal_is_append_only BEFORE UPDATE ON journal

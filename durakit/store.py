@@ -1,8 +1,9 @@
 """The SQLite store. Its tables are explained in ``schema.sql``; its methods are verbs.
 
 Every write goes through one transaction helper, which rolls back on any exception. An append
-costs four statements and one commit: begin, move the run's row on (this checks the fencing
-token), insert the entry, commit.
+costs four statements and one commit: begin, check the fencing token, insert the entry, commit.
+The run's own row is written only when it has something new to say (half of the lease is used
+up, the first progress after a claim, a new status): each further page costs every commit.
 """
 
 from __future__ import annotations
@@ -129,7 +130,11 @@ class Command(NamedTuple):
 
 @dataclass
 class Lease:
-    """The right to append to one run: held by one incarnation, checked by its ``token``."""
+    """The right to append to one run: held by one incarnation, checked by its ``token``.
+
+    ``leased`` is the end of the lease as the disk has it (wall seconds), ``length`` what a
+    renewal adds; ``fruitless``: no progress has been saved since the claim.
+    """
 
     run: int
     token: int
@@ -137,6 +142,8 @@ class Lease:
     seq: int
     digest: bytes
     leased: float
+    length: float
+    fruitless: bool = True
 
 
 class Change(NamedTuple):
@@ -173,14 +180,15 @@ class OperationMoved(Exception):
 
 
 _BEGIN = "BEGIN IMMEDIATE"
-_ADVANCE = (
-    "UPDATE run SET seq = ?, digest = ?, leased = ?, claims = 0 "
-    "WHERE run = ? AND token = ? AND owner IS NOT NULL RETURNING commands"
+_FENCE = "SELECT commands FROM run WHERE run = ? AND token = ? AND owner IS NOT NULL"
+_RENEW = "UPDATE run SET seq = ?, digest = ?, leased = ?, claims = ? * claims WHERE run = ?"
+_END = (
+    "UPDATE run SET seq = ?, digest = ?, status = ?, explained = ?, claims = ? * claims, "
+    "owner = NULL, leased = NULL WHERE run = ?"
 )
-_TOUCH = _ADVANCE.replace(", claims = 0", "")
 _INSERT = (
-    "INSERT INTO journal (run, seq, kind, step, key, attempt, token, time, payload, digest) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO journal (place, kind, step, key, attempt, token, time, payload, digest) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _OPERATION_INSERT = (
     "INSERT INTO operation (account, tool, key, arguments, contract, status, attempts, "
@@ -373,7 +381,7 @@ class Store:
             new = row._replace(run=number, seq=1, digest=digest)
             marks = ", ".join("?" * len(new))
             c.execute(f"INSERT INTO run ({', '.join(new._fields)}) VALUES ({marks})", new)
-            c.execute(_INSERT, (*first, digest))
+            c.execute(_INSERT, _journal_row(first, digest))
             return new, True
 
         return self.write(work)
@@ -426,7 +434,7 @@ class Store:
             held = row.owner is not None and (row.leased or 0.0) > now
             if held and not dead(row.owner or ""):
                 return row
-            entries = self._verified(c, row)
+            entries, last_digest = self._verified(c, row)
             claims = 0 if by_hand else row.claims
             token = row.token + 1
             parked = claims >= CLAIM_LIMIT
@@ -443,30 +451,32 @@ class Store:
             else:
                 kind, payload = "claimed", {"owner": owner}
             text = _row_text(payload)
-            entry = (row.run, row.seq + 1, kind, None, None, None, token, now, text)
-            digest = _chain(row.digest, entry)
-            c.execute(_INSERT, (*entry, digest))
+            seq = entries[-1].seq + 1
+            entry = (row.run, seq, kind, None, None, None, token, now, text)
+            digest = _chain(last_digest, entry)
+            c.execute(_INSERT, _journal_row(entry, digest))
             c.execute(
                 "UPDATE run SET seq = ?, digest = ?, token = ?, owner = ?, leased = ?, "
                 "claims = ?, status = ?, explained = ? WHERE run = ?",
                 (
-                    row.seq + 1, digest, token, None if parked else owner,
+                    seq, digest, token, None if parked else owner,
                     None if parked else leased, claims if parked else claims + 1,
                     "needs_decision" if parked else "running",
-                    row.seq + 1 if parked else None, row.run,
+                    seq if parked else None, row.run,
                 ),
             )  # fmt: skip
             entries.append(Entry(*entry[1:]))
-            lease = Lease(row.run, token, owner, row.seq + 1, digest, leased)
+            lease = Lease(row.run, token, owner, seq, digest, leased, leased - now)
             return Claimed(row, lease, entries, parked)
 
         return self.write(work)
 
-    def _verified(self, c: sqlite3.Connection, row: RunRow) -> list[Entry]:
+    def _verified(self, c: sqlite3.Connection, row: RunRow) -> tuple[list[Entry], bytes]:
+        """The run's entries and the digest of the last; every link of the chain is checked."""
         rows = c.execute(
             "SELECT seq, kind, step, key, attempt, token, time, payload, digest "
-            "FROM journal WHERE run = ? ORDER BY seq",
-            (row.run,),
+            "FROM journal WHERE place > ? AND place < ? ORDER BY place",
+            (_place(row.run, 0), _place(row.run + 1, 0)),
         ).fetchall()
         digest = b""
         for position, found in enumerate(rows, 1):
@@ -476,12 +486,12 @@ class Store:
                     f"{self.name}: run {row.id!r}: journal entry {position} is not what was "
                     "written. Nothing was changed"
                 )
-        if digest != row.digest:
+        if len(rows) < row.seq or rows[row.seq - 1][-1] != row.digest:
             raise DamagedFile(
-                f"{self.name}: run {row.id!r}: its journal does not end where the run says. "
-                "Nothing was changed"
+                f"{self.name}: run {row.id!r}: its journal does not reach entry {row.seq}, which "
+                "the run knows of. Nothing was changed"
             )
-        return [Entry(*found[:-1]) for found in rows]
+        return [Entry(*found[:-1]) for found in rows], digest
 
     def release(self, lease: Lease, now: float, why: str) -> None:
         """Give the lease back without an end: the run stays as the disk says."""
@@ -510,7 +520,7 @@ class Store:
     ) -> int:
         """Append one entry under ``lease``; returns how many commands wait for the driver.
 
-        ``progress`` sets the count of claims to 0. ``change`` moves the operation's row, in the
+        ``leased``: the lease shall last at least until then (wall seconds). ``progress`` sets the count of claims to 0. ``change`` moves the operation's row, in the
         same transaction. ``ends`` gives the run this status and the lease back. ``consumes``
         is the number of the command that this entry answers. Raises LeaseLost where the
         token is stale, OperationMoved where the operation is not as the driver has seen it,
@@ -519,36 +529,40 @@ class Store:
         run, token, seq = lease.run, lease.token, lease.seq + 1
         entry = (run, seq, kind, step, key, attempt, token, now, payload)
         digest = _chain(lease.digest, entry)
+        first_progress = progress and lease.fruitless
+        until = max(now + lease.length, leased)
+        renewed = first_progress or leased > lease.leased or lease.leased - now < lease.length / 2
 
         def work(c: sqlite3.Connection) -> int:
-            advance = _ADVANCE if progress else _TOUCH
-            found = c.execute(advance, (seq, digest, leased, run, token)).fetchone()
+            found = c.execute(_FENCE, (run, token)).fetchone()
             if found is None:
                 raise LeaseLost(f"run {run}: somebody with a newer fencing token drives it now")
-            c.execute(_INSERT, (*entry, digest))
+            c.execute(_INSERT, _journal_row(entry, digest))
             if change is not None:
                 _apply(c, change, run, token, seq, now)
             if consumes is not None:
                 c.execute("UPDATE command SET entry = ? WHERE command = ?", (seq, consumes))
                 c.execute("UPDATE run SET commands = commands - 1 WHERE run = ?", (run,))
             if ends is not None:
-                c.execute(
-                    "UPDATE run SET status = ?, explained = ?, owner = NULL, leased = NULL "
-                    "WHERE run = ?",
-                    (ends, None if ends == "running" else seq, run),
-                )
+                explained = None if ends == "running" else seq
+                c.execute(_END, (seq, digest, ends, explained, int(not progress), run))
+            elif renewed:
+                c.execute(_RENEW, (seq, digest, until, int(not progress), run))
             return int(found[0])
 
         waiting = self.write(work, wait)
-        lease.seq, lease.digest, lease.leased = seq, digest, leased
+        lease.seq, lease.digest = seq, digest
+        lease.fruitless = lease.fruitless and not progress
+        if renewed:
+            lease.leased = until
         return waiting
 
     def read_journal(self, run: int, after: int = 0) -> list[Entry]:
         """The run's entries with a number above ``after``."""
         rows = self._read(
             "SELECT seq, kind, step, key, attempt, token, time, payload "
-            "FROM journal WHERE run = ? AND seq > ? ORDER BY seq",
-            (run, after),
+            "FROM journal WHERE place > ? AND place < ? ORDER BY place",
+            (_place(run, after), _place(run + 1, 0)),
         )
         return [Entry(*row) for row in rows]
 
@@ -556,8 +570,8 @@ class Store:
         """One entry."""
         rows = self._read(
             "SELECT seq, kind, step, key, attempt, token, time, payload "
-            "FROM journal WHERE run = ? AND seq = ?",
-            (run, seq),
+            "FROM journal WHERE place = ?",
+            (_place(run, seq),),
         )
         if not rows:
             raise DamagedFile(f"{self.name}: journal entry {seq} of run number {run} is missing")
@@ -577,9 +591,9 @@ class Store:
         """The operations that the run's journal mentions, in the order of their first entry."""
         rows = self._read(
             _OPERATION + " JOIN (SELECT step, key, min(seq) AS first FROM journal "
-            "WHERE run = ? AND key IS NOT NULL GROUP BY step, key) AS j "
+            "WHERE place > ? AND place < ? AND key IS NOT NULL GROUP BY step, key) AS j "
             "ON o.account = ? AND o.tool = j.step AND o.key = j.key ORDER BY j.first",
-            (run.run, run.account),
+            (_place(run.run, 0), _place(run.run + 1, 0), run.account),
         )
         return [OperationRow(*row) for row in rows]
 
@@ -665,8 +679,11 @@ def _apply(
 
 
 def _remove(c: sqlite3.Connection, row: RunRow) -> bool:
+    span = (_place(row.run, 0), _place(row.run + 1, 0))
     keys = c.execute(
-        "SELECT DISTINCT step, key FROM journal WHERE run = ? AND key IS NOT NULL", (row.run,)
+        "SELECT DISTINCT step, key FROM journal "
+        "WHERE place > ? AND place < ? AND key IS NOT NULL",
+        span,
     ).fetchall()
     for tool, key in keys:
         unresolved = c.execute(
@@ -678,19 +695,30 @@ def _remove(c: sqlite3.Connection, row: RunRow) -> bool:
             return False
     c.execute(
         "UPDATE operation SET kept = (SELECT payload FROM journal AS j "
-        "WHERE j.run = operation.run AND j.seq = operation.reply) "
+        "WHERE j.place = (operation.run << 32) + operation.reply) "
         "WHERE run = ? AND account = ? AND kept IS NULL",
         (row.run, row.account),
     )
     c.execute("UPDATE run SET explained = -1 WHERE run = ?", (row.run,))
-    c.execute("DELETE FROM journal WHERE run = ?", (row.run,))
+    c.execute("DELETE FROM journal WHERE place > ? AND place < ?", span)
     c.execute("DELETE FROM command WHERE run = ?", (row.run,))
     c.execute("DELETE FROM run WHERE run = ?", (row.run,))
     return True
 
 
+def _place(run: int, seq: int) -> int:
+    return (run << 32) + seq
+
+
+def _journal_row(entry: tuple[Any, ...], digest: bytes) -> tuple[Any, ...]:
+    return ((entry[0] << 32) + entry[1], *entry[2:], digest)
+
+
 def _chain(before: bytes, entry: tuple[Any, ...]) -> bytes:
-    return hashlib.sha256(before + _row_text(entry).encode()).digest()
+    """SHA-256 over the digest before and the row: numbers, quoted names, then the payload."""
+    run, seq, kind, step, key, attempt, token, time, payload = entry
+    row = f"{run} {seq} {kind} {step!r} {key!r} {attempt} {token} {time!r} {payload}"
+    return hashlib.sha256(before + row.encode()).digest()
 
 
 _templates: dict[str, bytes] = {}

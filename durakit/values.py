@@ -126,20 +126,23 @@ def _adapter(annotation: Any) -> pydantic.TypeAdapter[Any]:
 
 def plain_json(value: Any) -> str:
     """``value``, made of JSON types only, as strict ASCII JSON; else UnsavableValue."""
-    try:
-        bad = _unsavable(value)
-        if bad is None:
-            return _encode(value)
-    except RecursionError:
-        raise UnsavableValue("$", "nested too deeply, or it contains itself") from None
-    parts, reason = bad
-    raise UnsavableValue(path_text(tuple(reversed(parts))), reason)
+    return _written(value, _encode)
 
 
 def canonical(value: Any) -> str:
     """``value`` as canonical JSON: the text that digests are taken of."""
-    plain_json(value)
-    return _encode_sorted(value)
+    return _written(value, _encode_sorted)
+
+
+def _written(value: Any, encode: Callable[[Any], str]) -> str:
+    try:
+        bad = _unsavable(value)
+        if bad is None:
+            return encode(value)
+    except RecursionError:
+        raise UnsavableValue("$", "nested too deeply, or it contains itself") from None
+    parts, reason = bad
+    raise UnsavableValue(path_text(tuple(reversed(parts))), reason)
 
 
 def digest(text: str) -> str:
