@@ -234,9 +234,7 @@ class Driver:
         self._consume_commands(self._row.commands)
         self._slots = slots_of(self._entries)
         if self._row.deadline is not None:
-            left = recovered(
-                self._saved_left.get("session"), self._row.deadline, self._clock.now()
-            )
+            left = recovered(self._saved_left.get("session"), self._row.deadline, self._clock.now())
             ends = self._clock.monotonic() + left
             self._levels.append(("session", Limit("session", "session", ends)))
         arguments = json.loads(self._entries[0].payload)["arguments"]
@@ -463,9 +461,7 @@ class Driver:
         if label in self._saved_until:
             own = min(
                 own,
-                recovered(
-                    self._saved_left.get(label), self._saved_until[label], self._clock.now()
-                ),
+                recovered(self._saved_left.get(label), self._saved_until[label], self._clock.now()),
             )
         limit = narrow(self._tightest(), "turn", name, own, self._clock.monotonic())
         self._levels.append((label, limit))
@@ -636,7 +632,8 @@ class Driver:
 
     def _attempt_limit(self, op: Operating) -> Limit | None:
         """min(the tool's own limit, what its parents have left); the settle allowance instead
-        of the parents where they have nothing left."""
+        of the parents where they have nothing left.
+        """
         now = self._clock.monotonic()
         parent = self._tightest()
         if self._stopping():
@@ -735,9 +732,7 @@ class Driver:
         body = json.loads(payload)
         if saved is not None and json.loads(saved).get("value") == body.get("value"):
             raise OperationMoved(op.key)
-        self._append(
-            "late_reply", step=op.tool.name, key=op.key, payload=_text({"conflict": body})
-        )
+        self._append("late_reply", step=op.tool.name, key=op.key, payload=_text({"conflict": body}))
         self._stop(
             Suspended(
                 "needs_decision",
@@ -1024,9 +1019,7 @@ class Context:
         return self._driver._remaining()  # noqa: SLF001 - the context is the driver's face
 
 
-def _given_back(
-    payload: str, codec: values.Codec, errors: tuple[type[Exception], ...] = ()
-) -> Any:
+def _given_back(payload: str, codec: values.Codec, errors: tuple[type[Exception], ...] = ()) -> Any:
     """What a saved payload means to the workflow: the value, or the error raised."""
     body = json.loads(payload)
     if "error" in body:
@@ -1037,9 +1030,7 @@ def _given_back(
     return value if codec is values.PLAIN else codec.load(_text(value))
 
 
-def _reply_payload(
-    tool: Tool, value: Any, more: dict[str, Any] | None = None
-) -> tuple[str, Any]:
+def _reply_payload(tool: Tool, value: Any, more: dict[str, Any] | None = None) -> tuple[str, Any]:
     """A reply's saved form, and the value that the workflow gets: read back from it."""
     tail = "" if not more else "," + _text(more)[1:-1]
     try:

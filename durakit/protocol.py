@@ -318,12 +318,15 @@ def _unknown(
     draw: float,
 ) -> Decision:
     """An intent without a result: follow the contract."""
-    way = contract.on_unknown or {
-        Effect.NONE: "rerun",
-        Effect.IDEMPOTENT: "resend",
-        Effect.QUERYABLE: "probe",
-        Effect.OPAQUE: "park",
-    }[contract.effect]
+    way = (
+        contract.on_unknown
+        or {
+            Effect.NONE: "rerun",
+            Effect.IDEMPOTENT: "resend",
+            Effect.QUERYABLE: "probe",
+            Effect.OPAQUE: "park",
+        }[contract.effect]
+    )
     blind = contract.on_unknown == "resend" and contract.effect is not Effect.IDEMPOTENT
     allowance = request.settle if request.stopping else request.remaining
     if way == "rerun":
@@ -389,9 +392,7 @@ def probe_event(
     return None
 
 
-def _probe(
-    record: Record, request: Request, contract: Contract, now: float, why: str
-) -> Decision:
+def _probe(record: Record, request: Request, contract: Contract, now: float, why: str) -> Decision:
     """Ask; 'absent' counts only after the service's own settling time."""
     if request.probed is None:
         return Probe()

@@ -101,7 +101,9 @@ IN_PROGRESS_NAMES = frozenset(
 )
 
 #: httpx errors raised before any byte of the request can have been acted on.
-_HTTPX_NOT_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol"})
+_HTTPX_NOT_SENT = frozenset(
+    {"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol"}
+)
 
 
 def classify(error: Exception, *, effect: bool, now: float) -> Failure:

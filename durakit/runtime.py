@@ -69,7 +69,8 @@ class Run:
     @property
     def status(self) -> str:
         """What the disk says now: ``running``, ``waiting``, ``needs_decision``, ``completed``,
-        ``failed`` or ``cancelled``."""
+        ``failed`` or ``cancelled``.
+        """
         return self._row().status
 
     @property
@@ -86,7 +87,8 @@ class Run:
     @property
     def result(self) -> Any:
         """What the workflow returned. Raises the saved error of a failed run, and
-        RunNotFinished (with the status and what to do) where there is no result yet."""
+        RunNotFinished (with the status and what to do) where there is no result yet.
+        """
         row = self._row()
         if row.status not in ("completed", "failed") or row.explained is None:
             raise RunNotFinished(f"run {self.id!r} is {row.status}: {self._advice(row)}")
@@ -115,7 +117,8 @@ class Run:
 
     def history(self) -> pd.DataFrame:
         """The journal: one row per entry, in order. Columns: seq, incarnation (0 before the
-        first claim), kind, step, key, attempt, time (UTC), payload (a dict)."""
+        first claim), kind, step, key, attempt, time (UTC), payload (a dict).
+        """
         import pandas as pd
 
         entries = self._runtime._store.read_journal(self._number)  # noqa: SLF001
@@ -134,7 +137,8 @@ class Run:
 
     def operations(self) -> pd.DataFrame:
         """The run's operations: tool, key, status (what the disk says), outcome (what that
-        means), attempts, contract, first_sent, sent (UTC), by (run that drove it last)."""
+        means), attempts, contract, first_sent, sent (UTC), by (run that drove it last).
+        """
         import pandas as pd
 
         rows = self._operation_rows()
@@ -298,7 +302,8 @@ class Runtime:
         **kwargs: Any,
     ) -> Run:
         """``start`` and then ``resume``: always returns a Run, after a crash, a parking or a
-        failure too. ``crash`` is where this incarnation shall die."""
+        failure too. ``crash`` is where this incarnation shall die.
+        """
         _check_crash(crash)
         incarnation = self._incarnation(crash, 1)
         try:
@@ -503,7 +508,9 @@ class Runtime:
         operation = self._find_operation(row, name_text("key", key), tool)
         if operation.status not in ("DISPATCHED", "RESENT"):
             known = OUTCOMES[Status(operation.status)].value
-            raise UsageError(f"operation {key!r} is not unknown: it is {known}. Nothing was changed")
+            raise UsageError(
+                f"operation {key!r} is not unknown: it is {known}. Nothing was changed"
+            )
         body: dict[str, Any] = {
             "tool": operation.tool, "key": key, "outcome": outcome, "by": by,
         }  # fmt: skip
@@ -550,7 +557,8 @@ class Runtime:
 
     def runs(self) -> pd.DataFrame:
         """All runs of this account, oldest first: id, workflow, version, status, entries,
-        incarnations, owner, created and deadline (UTC). No state is read or decoded."""
+        incarnations, owner, created and deadline (UTC). No state is read or decoded.
+        """
         import pandas as pd
 
         rows = self._store.list_runs(self.account)
@@ -572,7 +580,8 @@ class Runtime:
     def prune(self, older_than: float, *, limit: int = 1_000_000) -> int:
         """Remove finished runs created more than ``older_than`` seconds ago, at most ``limit``;
         returns how many. Operations and their replies stay: a key that was used stays used.
-        A run with an unresolved operation is never removed. ``compact()`` shrinks the file."""
+        A run with an unresolved operation is never removed. ``compact()`` shrinks the file.
+        """
         before = self._clock.now() - seconds("older_than", older_than)
         return self._store.prune(self.account, before, limit)
 
@@ -590,6 +599,3 @@ def _utc(moment: float) -> str:
     from datetime import UTC, datetime
 
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-

@@ -581,7 +581,8 @@ class Store:
 
     def read_operation(self, account: str, tool: str, key: str) -> OperationRow | None:
         """The operation's row, or None: nothing was saved under this key, which says nothing
-        about what others did."""
+        about what others did.
+        """
         rows = self._read(
             _OPERATION + " WHERE o.account = ? AND o.tool = ? AND o.key = ?", (account, tool, key)
         )
@@ -681,8 +682,7 @@ def _apply(
 def _remove(c: sqlite3.Connection, row: RunRow) -> bool:
     span = (_place(row.run, 0), _place(row.run + 1, 0))
     keys = c.execute(
-        "SELECT DISTINCT step, key FROM journal "
-        "WHERE place > ? AND place < ? AND key IS NOT NULL",
+        "SELECT DISTINCT step, key FROM journal WHERE place > ? AND place < ? AND key IS NOT NULL",
         span,
     ).fetchall()
     for tool, key in keys:

@@ -259,9 +259,7 @@ def dump_error(error: Exception, listed: tuple[type[Exception], ...] = ()) -> di
     return saved
 
 
-def load_error(
-    saved: dict[str, Any], listed: tuple[type[Exception], ...] = ()
-) -> Exception:
+def load_error(saved: dict[str, Any], listed: tuple[type[Exception], ...] = ()) -> Exception:
     """The exception that ``dump_error`` saved; a fixed set of types is all that can be built."""
     name, message = str(saved.get("type", "Exception")), str(saved.get("message", ""))
     kind = _error_type(name, listed)

@@ -8,7 +8,7 @@
 ...     print(answer.status, "but delivered:", len(mailbox.inbox()))
 500 but delivered: 1
 >>> mailbox.send("ada@example.org", "Welcome", "Hello Ada", key="welcome:42")
-{'id': 'email-1', 'replayed': True}
+{'id': 'email-1'}
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 How one request goes:
 
+    nothing yet                                    hook "arriving"
     number taken, request logged     committed     hook "received"   may return "late"
     ├─ late: stored with a due time  committed     hook "held"       then no reply
     ├─ mail + dedup record           one commit    hook "acted"      also when replayed
@@ -46,8 +47,9 @@ from durakit.mail.errors import MailError, NotSupported
 from durakit.mail.faults import Fault, check_seconds
 from durakit.mail.profiles import PROFILES, Profile
 
-POINTS = ("received", "held", "acted", "replied")
-"""The points at which a hook is called, in order."""
+POINTS = ("arriving", "received", "held", "acted", "replied")
+"""The points at which a hook is called, in order. At "arriving" nothing is logged yet: a hook that
+raises there makes the request one that was never made."""
 
 SERVER_ERRORS = 500  # the lowest status that blames the service
 LONGEST_KEY = 256  # characters
@@ -165,6 +167,11 @@ class Mailbox:
                 self._path = None
                 raise
 
+    @property
+    def folder(self) -> Path | None:
+        """Where the ledger lives now; None after ``close``."""
+        return None if self._path is None else self._path.parent
+
     def close(self) -> None:
         """Close the ledger. Every touch but ``fresh`` then raises RuntimeError."""
         with self._lock:
@@ -191,7 +198,9 @@ class Mailbox:
         fence: int | None = None,
         timeout: float | None = None,
     ) -> dict[str, Any]:
-        """Deliver a mail: ``{"id": "email-1", "replayed": False}``.
+        """Deliver a mail: ``{"id": "email-1"}``; a replay answers the same, as real services do.
+
+        ``requests()`` tells which it was.
 
         ``key``: 1 to 256 characters; None is no key, and then nothing is ever deduplicated.
         ``fence``: a whole number, used where the profile checks it. ``timeout``: seconds to wait
@@ -207,6 +216,7 @@ class Mailbox:
         limit = DEFAULT_TIMEOUT if waits_forever else check_seconds("timeout", timeout)
         sent = self.clock.now()
         letter = _Letter(to, subject, body, _as_text(key), fence)
+        self._tell("arriving", key)
         number, fault = self._receive(letter.key, sent)
         kind = None if fault is None else fault.kind
 
@@ -243,7 +253,7 @@ class Mailbox:
         self._tell("replied", key)
         if isinstance(answer, MailError):
             raise answer
-        return answer
+        return {"id": answer["id"]}
 
     def find(self, key: str) -> dict[str, Any] | None:
         """Ask about a key: ``{"id": "email-1"}``, or None if no visible mail carries it.
