@@ -22,6 +22,7 @@ from durakit.faults import CrashAt
 from durakit.protocol import Probed
 from durakit.retry import Retry
 from durakit.runtime import Run, Runtime
+from durakit.sweep import sweep
 from durakit.values import UnsavableResult
 
 Absent = Probed.ABSENT
@@ -57,6 +58,7 @@ __all__ = [
     "UnsavableValue",
     "UsageError",
     "Workflow",
+    "sweep",
     "tool",
     "workflow",
 ]

@@ -119,6 +119,40 @@ class CrashAt:
             and boundary.attempt == self.attempt
         )
 
+    @property
+    def seed(self) -> str:
+        """This crash as one word, for ``parse`` on any machine: ``effect_done@send_email``."""
+        if self.number is not None:
+            parts = [str(self.number)]
+        else:
+            parts = [f"{self.point}@{self.place}"]
+        for letter, value in (("o", self.occurrence), ("a", self.attempt), ("i", self.incarnation)):
+            if value != 1:
+                parts.insert(0, f"{letter}{value}")
+        if self.fate == "late":
+            parts.insert(0, "late")
+        return ":".join(parts)
+
+    @classmethod
+    def parse(cls, seed: str) -> CrashAt:
+        """The crash that ``seed`` names. Raises InvalidField for text that is none."""
+        head, at, place = seed.partition("@")
+        *marks, last = head.split(":")
+        values: dict[str, Any] = {}
+        names = {"o": "occurrence", "a": "attempt", "i": "incarnation"}
+        for mark in marks:
+            if mark == "late":
+                values["fate"] = "late"
+            elif mark[:1] in names and mark[1:].isdecimal():
+                values[names[mark[0]]] = int(mark[1:])
+            else:
+                raise InvalidField("seed", f"{mark!r} in {seed!r} is not part of a crash")
+        if at:
+            return cls(place, last, **values)
+        if not last.isdecimal():
+            raise InvalidField("seed", f"{seed!r} names no crash")
+        return cls(int(last), **values)
+
     def __str__(self) -> str:
         late = "" if self.fate == "lost" else " (the request acts late)"
         if self.number is not None:

@@ -11,7 +11,8 @@ import os
 import random
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Self
 
 from durakit import faults, values
 from durakit.clock import Clock, SystemClock
@@ -119,48 +120,13 @@ class Run:
         """The journal: one row per entry, in order. Columns: seq, incarnation (0 before the
         first claim), kind, step, key, attempt, time (UTC), payload (a dict).
         """
-        import pandas as pd
-
-        entries = self._runtime._store.read_journal(self._number)  # noqa: SLF001
-        table = pd.DataFrame(
-            [
-                (e.seq, e.token, e.kind, e.step, e.key, e.attempt, e.time, json.loads(e.payload))
-                for e in entries
-            ],
-            columns=[
-                "seq", "incarnation", "kind", "step", "key", "attempt", "time", "payload",
-            ],
-        )  # fmt: skip
-        table["attempt"] = table["attempt"].astype("Int64")
-        table["time"] = pd.to_datetime(table["time"], unit="s", utc=True)
-        return table.set_index("seq")
+        return _tables().history(self._runtime._store.read_journal(self._number))  # noqa: SLF001
 
     def operations(self) -> pd.DataFrame:
         """The run's operations: tool, key, status (what the disk says), outcome (what that
-        means), attempts, contract, first_sent, sent (UTC), by (run that drove it last).
+        means), attempts, contract, first_sent, sent (UTC), run (that drove it last).
         """
-        import pandas as pd
-
-        rows = self._operation_rows()
-        table = pd.DataFrame(
-            [
-                (
-                    o.tool, o.key, o.status, OUTCOMES[Status(o.status)].value, o.attempts,
-                    o.contract, o.first_sent, o.sent, o.run_id,
-                )
-                for o in rows
-            ],
-            columns=[
-                "tool", "key", "status", "outcome", "attempts", "contract", "first_sent", "sent",
-                "by",
-            ],
-        )  # fmt: skip
-        for name in ("first_sent", "sent"):
-            table[name] = pd.to_datetime(table[name].astype(float), unit="s", utc=True)
-        return table
-
-    def _operation_rows(self) -> list[OperationRow]:
-        return self._runtime._store.operations_of(self._row())  # noqa: SLF001
+        return _tables().operations(self._runtime._store.operations_of(self._row()))  # noqa: SLF001
 
     def __repr__(self) -> str:
         crash = f", {self.crash}" if self.crash else ""
@@ -222,7 +188,7 @@ class Runtime:
         """Close the file."""
         self._store.close()
 
-    def __enter__(self) -> Runtime:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -419,10 +385,7 @@ class Runtime:
         ``owned`` (until when, and by whom) or ``error``; one run's trouble never stops the
         others.
         """
-        import pandas as pd
-
-        rows = self._recover(wait)
-        return pd.DataFrame(rows, columns=["run", "did", "status", "detail"])
+        return _tables().recovery(self._recover(wait))
 
     def _recover(self, wait: float = 0) -> list[tuple[str, str, str, str]]:
         if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:
@@ -559,23 +522,8 @@ class Runtime:
         """All runs of this account, oldest first: id, workflow, version, status, entries,
         incarnations, owner, created and deadline (UTC). No state is read or decoded.
         """
-        import pandas as pd
-
         rows = self._store.list_runs(self.account)
-        table = pd.DataFrame(
-            [
-                (r.id, r.workflow, r.version, r.status, r.seq, r.token, r.owner, r.created,
-                 r.deadline)
-                for r in rows
-            ],
-            columns=[
-                "id", "workflow", "version", "status", "entries", "incarnations", "owner",
-                "created", "deadline",
-            ],
-        )  # fmt: skip
-        for name in ("created", "deadline"):
-            table[name] = pd.to_datetime(table[name].astype(float), unit="s", utc=True)
-        return table
+        return _tables().runs(rows, self._store.count_entries(rows))
 
     def prune(self, older_than: float, *, limit: int = 1_000_000) -> int:
         """Remove finished runs created more than ``older_than`` seconds ago, at most ``limit``;
@@ -595,7 +543,16 @@ def _check_crash(crash: object) -> None:
         raise InvalidField("crash", f"needs a dk.CrashAt, got {crash!r}")
 
 
-def _utc(moment: float) -> str:
-    from datetime import UTC, datetime
+def outcome_of(operation: OperationRow) -> str:
+    """What the disk's word about an operation means: completed, not_executed or unknown."""
+    return OUTCOMES[Status(operation.status)].value
 
+
+def _tables() -> Any:
+    from durakit import tables  # noqa: PLC0415 - pandas is loaded with the first table only
+
+    return tables
+
+
+def _utc(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -405,6 +405,17 @@ class Store:
         rows = self._read(f"{_RUN} WHERE {' AND '.join(where)} ORDER BY run", values)
         return [RunRow(*row) for row in rows]
 
+    def count_entries(self, rows: Iterable[RunRow]) -> list[int]:
+        """How many journal entries each run has; no payload is read."""
+        return [
+            self._read(
+                "SELECT coalesce(max(place), 0) & 4294967295 FROM journal "
+                "WHERE place > ? AND place < ?",
+                (_place(row.run, 0), _place(row.run + 1, 0)),
+            )[0][0]
+            for row in rows
+        ]
+
     def claim(
         self,
         account: str,

@@ -1,0 +1,83 @@
+"""Rows as pandas DataFrames. Imported with the first table only: pandas takes its time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from durakit.protocol import OUTCOMES, Status
+from durakit.store import Entry, OperationRow, RunRow
+
+
+def _moments(values: Iterable[float | None]) -> pd.Series[Any]:
+    """Wall seconds as UTC times, to the millisecond."""
+    times = pd.Series([None if v is None else round(v * 1000) for v in values], dtype="Int64")
+    return pd.to_datetime(times, unit="ms", utc=True)
+
+
+def history(entries: Sequence[Entry]) -> pd.DataFrame:
+    """One row per journal entry; see ``Run.history``."""
+    table = pd.DataFrame(
+        {
+            "seq": [e.seq for e in entries],
+            "incarnation": [e.token for e in entries],
+            "kind": [e.kind for e in entries],
+            "step": [e.step or "" for e in entries],
+            "key": [e.key or "" for e in entries],
+            "attempt": pd.Series([e.attempt for e in entries], dtype="Int64"),
+            "time": _moments(e.time for e in entries),
+            "payload": [json.loads(e.payload) for e in entries],
+        }
+    )
+    return table.set_index("seq")
+
+
+def operations(rows: Sequence[OperationRow]) -> pd.DataFrame:
+    """One row per operation; see ``Run.operations``."""
+    return pd.DataFrame(
+        {
+            "tool": [o.tool for o in rows],
+            "key": [o.key for o in rows],
+            "status": [o.status for o in rows],
+            "outcome": [OUTCOMES[Status(o.status)].value for o in rows],
+            "attempts": [o.attempts for o in rows],
+            "contract": [o.contract for o in rows],
+            "first_sent": _moments(o.first_sent for o in rows),
+            "sent": _moments(o.sent for o in rows),
+            "run": [o.run_id for o in rows],
+        }
+    )
+
+
+def runs(rows: Sequence[RunRow], entries: Sequence[int]) -> pd.DataFrame:
+    """One row per run; see ``Runtime.runs``."""
+    return pd.DataFrame(
+        {
+            "id": [r.id for r in rows],
+            "workflow": [r.workflow for r in rows],
+            "version": [r.version for r in rows],
+            "status": [r.status for r in rows],
+            "entries": list(entries),
+            "incarnations": [r.token for r in rows],
+            "owner": [r.owner or "" for r in rows],
+            "created": _moments(r.created for r in rows),
+            "deadline": _moments(r.deadline for r in rows),
+        }
+    )
+
+
+def recovery(rows: Sequence[tuple[str, str, str, str]]) -> pd.DataFrame:
+    """One row per run that recovery looked at; see ``Runtime.recover``."""
+    return pd.DataFrame(list(rows), columns=["run", "did", "status", "detail"])
+
+
+def sweep(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """One row per schedule; see ``durakit.sweep``."""
+    columns = ["number", "place", "point", "attempt", "fate", "effects", "status", "verdict",
+               "detail"]  # fmt: skip
+    table = pd.DataFrame(rows, columns=columns)
+    table["effects"] = table["effects"].astype("Int64")
+    return table
