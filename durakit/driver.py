@@ -249,7 +249,7 @@ class Driver:
             self._append("cancelled", payload="{}", ends="cancelled")
         except Stop:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever a workflow raises ends its run
             if self._stopped is not None:
                 # The workflow turned our stop into an error of its own; the stop stands.
                 self._stopped_instead(error)
@@ -377,7 +377,7 @@ class Driver:
             return None
         slot = self._slots[self._next]
         same = slot.name == name and slot.key == key
-        if not same or (slot.kind != kind and slot.kind != "limit"):
+        if not same or slot.kind not in (kind, "limit"):
             self._mismatch(slot, Slot(kind, name, key, 0).label)
         self._next += 1
         if slot.kind == "limit":
@@ -631,8 +631,9 @@ class Driver:
         return attempted
 
     def _attempt_limit(self, op: Operating) -> Limit | None:
-        """min(the tool's own limit, what its parents have left); the settle allowance instead
-        of the parents where they have nothing left.
+        """min(the tool's own limit, what its parents have left).
+
+        Where the parents have nothing left, the settle allowance stands in for them.
         """
         now = self._clock.monotonic()
         parent = self._tightest()
@@ -964,8 +965,8 @@ class Driver:
                 row.account, tool, key, row.arguments, row.contract, status.value, row.attempts,
                 row.sent, None, (row.status, row.attempts), concludes=status is Status.SUCCEEDED,
             )  # fmt: skip
-            told = {k: body[k] for k in ("value", "unsavable") if k in body}
-            told.update({k: body[k] for k in ("outcome", "by") if k in body})
+            kept = ("value", "unsavable", "outcome", "by")
+            told: dict[str, Any] = {name: body[name] for name in kept if name in body}
         else:
             told = {"conflict": body, "saved": None if row is None else row.status}
         self._append_entry(

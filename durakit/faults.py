@@ -122,10 +122,8 @@ class CrashAt:
     @property
     def seed(self) -> str:
         """This crash as one word, for ``parse`` on any machine: ``effect_done@send_email``."""
-        if self.number is not None:
-            parts = [str(self.number)]
-        else:
-            parts = [f"{self.point}@{self.place}"]
+        named = f"{self.point}@{self.place}"
+        parts = [named if self.number is None else str(self.number)]
         for letter, value in (("o", self.occurrence), ("a", self.attempt), ("i", self.incarnation)):
             if value != 1:
                 parts.insert(0, f"{letter}{value}")

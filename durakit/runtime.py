@@ -12,6 +12,7 @@ import random
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
 from durakit import faults, values
@@ -26,6 +27,7 @@ from durakit.errors import (
     LeaseLost,
     RunNotFinished,
     SimulatedCrash,
+    UnsavableValue,
     UsageError,
     WorkflowChanged,
     WorkflowNotFound,
@@ -69,8 +71,9 @@ class Run:
 
     @property
     def status(self) -> str:
-        """What the disk says now: ``running``, ``waiting``, ``needs_decision``, ``completed``,
-        ``failed`` or ``cancelled``.
+        """What the disk says now.
+
+        ``running``, ``waiting``, ``needs_decision``, ``completed``, ``failed`` or ``cancelled``.
         """
         return self._row().status
 
@@ -87,8 +90,10 @@ class Run:
 
     @property
     def result(self) -> Any:
-        """What the workflow returned. Raises the saved error of a failed run, and
-        RunNotFinished (with the status and what to do) where there is no result yet.
+        """What the workflow returned.
+
+        Raises the saved error of a failed run, and RunNotFinished (with the status and what to
+        do) where there is no result yet.
         """
         row = self._row()
         if row.status not in ("completed", "failed") or row.explained is None:
@@ -117,16 +122,22 @@ class Run:
         return "rt.resume(id) or rt.recover() goes on with it" + waiting
 
     def history(self) -> pd.DataFrame:
-        """The journal: one row per entry, in order. Columns: seq, incarnation (0 before the
-        first claim), kind, step, key, attempt, time (UTC), payload (a dict).
+        """The journal: one row per entry, in order, indexed by seq.
+
+        Columns: incarnation (0 before the first claim), kind, step, key, attempt, time (UTC),
+        payload (a dict).
         """
-        return _tables().history(self._runtime._store.read_journal(self._number))  # noqa: SLF001
+        table: pd.DataFrame = _tables().history(self._runtime._store.read_journal(self._number))  # noqa: SLF001
+        return table
 
     def operations(self) -> pd.DataFrame:
-        """The run's operations: tool, key, status (what the disk says), outcome (what that
-        means), attempts, contract, first_sent, sent (UTC), run (that drove it last).
+        """The run's operations, in the order of their first entry.
+
+        Columns: tool, key, status (what the disk says), outcome (what that means), attempts,
+        contract, first_sent, sent (UTC), run (that drove it last).
         """
-        return _tables().operations(self._runtime._store.operations_of(self._row()))  # noqa: SLF001
+        table: pd.DataFrame = _tables().operations(self._runtime._store.operations_of(self._row()))  # noqa: SLF001
+        return table
 
     def __repr__(self) -> str:
         crash = f", {self.crash}" if self.crash else ""
@@ -205,7 +216,7 @@ class Runtime:
         workflow: Workflow,
         /,
         *args: Any,
-        id: str,  # noqa: A002 - the public name
+        id: str,
         deadline: float | None = None,
         **kwargs: Any,
     ) -> Run:
@@ -228,7 +239,7 @@ class Runtime:
         workflow: Workflow,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        id: str,  # noqa: A002
+        id: str,
         deadline: float | None,
     ) -> tuple[RunRow, bool]:
         if not isinstance(workflow, Workflow):
@@ -262,13 +273,14 @@ class Runtime:
         workflow: Workflow,
         /,
         *args: Any,
-        id: str,  # noqa: A002 - the public name
+        id: str,
         deadline: float | None = None,
         crash: CrashAt | None = None,
         **kwargs: Any,
     ) -> Run:
-        """``start`` and then ``resume``: always returns a Run, after a crash, a parking or a
-        failure too. ``crash`` is where this incarnation shall die.
+        """``start``, then drive: returns a Run always, after a crash, a parking or a failure too.
+
+        ``crash`` is where this incarnation shall die. A store that cannot be used is raised.
         """
         _check_crash(crash)
         incarnation = self._incarnation(crash, 1)
@@ -285,9 +297,11 @@ class Runtime:
             return run
         return self._drive(run, workflow, incarnation, by_hand=False)
 
-    def resume(self, id: str, *, crash: CrashAt | None = None) -> Run:  # noqa: A002
-        """Go on with a run, a parked one too: a person's wish, so its count of fruitless claims
-        begins anew. Returns the Run, with a note where another driver owns it.
+    def resume(self, id: str, *, crash: CrashAt | None = None) -> Run:
+        """Go on with a run, a parked one too.
+
+        It is a person's wish, so the count of fruitless claims begins anew. Returns the Run, with
+        a note where another driver owns it.
 
         Raises RunNotFound, WorkflowNotFound, WorkflowChanged.
         """
@@ -385,10 +399,11 @@ class Runtime:
         ``owned`` (until when, and by whom) or ``error``; one run's trouble never stops the
         others.
         """
-        return _tables().recovery(self._recover(wait))
+        table: pd.DataFrame = _tables().recovery(self._recover(wait))
+        return table
 
     def _recover(self, wait: float = 0) -> list[tuple[str, str, str, str]]:
-        if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:
+        if isinstance(wait, bool) or not wait >= 0:
             raise InvalidField("wait", f"needs seconds, got {wait!r}")
         ends = self._clock.monotonic() + wait
         done: dict[str, tuple[str, str, str, str]] = {}
@@ -439,7 +454,7 @@ class Runtime:
             body: dict[str, Any] = {"tool": tool, "key": key, "by": "late reply"}
             try:
                 body["value"] = json.loads(values.plain_json(late.value))
-            except values.UnsavableValue as error:
+            except UnsavableValue as error:
                 body["unsavable"] = {"path": error.path, "reason": error.reason}
             self._store.add_command(row, "late_reply", json.dumps(body), self._clock.now())
 
@@ -447,7 +462,7 @@ class Runtime:
 
     def resolve(
         self,
-        id: str,  # noqa: A002 - the public name
+        id: str,
         key: str,
         outcome: str,
         *,
@@ -455,8 +470,10 @@ class Runtime:
         by: str,
         tool: str | None = None,
     ) -> Run:
-        """A person says how an unknown operation ended: ``completed`` (``result`` is what the
-        call returns) or ``not_executed`` (which permits the next attempt under the same key).
+        """A person says how an unknown operation ended.
+
+        ``outcome``: ``completed`` (``result`` is what the call returns) or ``not_executed``
+        (which permits the next attempt under the same key).
 
         ``by`` names who says so; it is kept. The word is left as a command: the next
         ``rt.recover()`` or ``rt.resume(id)`` consumes it and goes on. Raises UsageError where
@@ -497,7 +514,7 @@ class Runtime:
             raise UsageError(f"key {key!r} belongs to several tools ({names}): say tool=…")
         return found[0]
 
-    def cancel(self, id: str, *, by: str = "") -> Run:  # noqa: A002 - the public name
+    def cancel(self, id: str, *, by: str = "") -> Run:
         """Ask a run to stop: no new work begins, unknown operations are still found out about.
 
         A request, consumed by the next drive (``rt.recover()`` drives it where nobody does). A
@@ -514,21 +531,25 @@ class Runtime:
 
     # -- looking back ----------------------------------------------------------------------
 
-    def get(self, id: str) -> Run:  # noqa: A002 - the public name
+    def get(self, id: str) -> Run:
         """The run of that id. Raises RunNotFound."""
         return Run(self, self._store.find_run(self.account, name_text("id", id)), existed=True)
 
     def runs(self) -> pd.DataFrame:
-        """All runs of this account, oldest first: id, workflow, version, status, entries,
-        incarnations, owner, created and deadline (UTC). No state is read or decoded.
+        """All runs of this account, oldest first; no state is read or decoded.
+
+        Columns: id, workflow, version, status, entries, incarnations, owner, created and deadline
+        (UTC).
         """
         rows = self._store.list_runs(self.account)
-        return _tables().runs(rows, self._store.count_entries(rows))
+        table: pd.DataFrame = _tables().runs(rows, self._store.count_entries(rows))
+        return table
 
     def prune(self, older_than: float, *, limit: int = 1_000_000) -> int:
-        """Remove finished runs created more than ``older_than`` seconds ago, at most ``limit``;
-        returns how many. Operations and their replies stay: a key that was used stays used.
-        A run with an unresolved operation is never removed. ``compact()`` shrinks the file.
+        """Remove finished runs created more than ``older_than`` seconds ago, at most ``limit``.
+
+        Returns how many. Operations and their replies stay: a key that was used stays used. A run
+        with an unresolved operation is never removed. ``compact()`` shrinks the file.
         """
         before = self._clock.now() - seconds("older_than", older_than)
         return self._store.prune(self.account, before, limit)
@@ -548,7 +569,7 @@ def outcome_of(operation: OperationRow) -> str:
     return OUTCOMES[Status(operation.status)].value
 
 
-def _tables() -> Any:
+def _tables() -> ModuleType:
     from durakit import tables  # noqa: PLC0415 - pandas is loaded with the first table only
 
     return tables

@@ -368,7 +368,7 @@ class Store:
             )
 
     def create_run(self, row: RunRow, payload: str) -> tuple[RunRow, bool]:
-        """Save a new run, or return the one that has its id. (row as saved, whether new)"""
+        """Save a new run, or return the one that has its id: (row as saved, whether new)."""
 
         def work(c: sqlite3.Connection) -> tuple[RunRow, bool]:
             found = c.execute(_RUN + " WHERE account = ? AND id = ?", (row.account, row.id))
@@ -531,11 +531,12 @@ class Store:
     ) -> int:
         """Append one entry under ``lease``; returns how many commands wait for the driver.
 
-        ``leased``: the lease shall last at least until then (wall seconds). ``progress`` sets the count of claims to 0. ``change`` moves the operation's row, in the
-        same transaction. ``ends`` gives the run this status and the lease back. ``consumes``
-        is the number of the command that this entry answers. Raises LeaseLost where the
-        token is stale, OperationMoved where the operation is not as the driver has seen it,
-        StoreFull, StoreBusy or another StoreError; in each case nothing is written.
+        ``leased``: the lease shall last at least until then (wall seconds). ``progress`` sets the
+        count of claims to 0. ``change`` moves the operation's row, in the same transaction.
+        ``ends`` gives the run this status and the lease back. ``consumes`` is the number of the
+        command that this entry answers. Raises LeaseLost where the token is stale,
+        OperationMoved where the operation is not as the driver has seen it, StoreFull, StoreBusy
+        or another StoreError; in each case nothing is written.
         """
         run, token, seq = lease.run, lease.token, lease.seq + 1
         entry = (run, seq, kind, step, key, attempt, token, now, payload)
@@ -591,8 +592,9 @@ class Store:
     # -- operations ------------------------------------------------------------------------
 
     def read_operation(self, account: str, tool: str, key: str) -> OperationRow | None:
-        """The operation's row, or None: nothing was saved under this key, which says nothing
-        about what others did.
+        """The operation's row, or None: nothing was saved under this key.
+
+        None says nothing about what others did.
         """
         rows = self._read(
             _OPERATION + " WHERE o.account = ? AND o.tool = ? AND o.key = ?", (account, tool, key)

@@ -106,15 +106,18 @@ class Report:
 
     @property
     def counterexample(self) -> str | None:
-        """The first crash that breaks it, as a seed for ``CrashAt.parse``; None if none does."""
-        for schedule in self.schedules:
-            if not schedule.good and schedule.verdict != NOT_REACHABLE:
-                return schedule.seed
-        return None
+        """The first crash that breaks it, as a seed for ``CrashAt.parse``; None if none does.
+
+        A guess that went well counts only where nothing worse was found.
+        """
+        bad = [s for s in self.schedules if not s.good and s.verdict != NOT_REACHABLE]
+        worst = [s for s in bad if s.verdict != BLIND_GUESS] or bad
+        return worst[0].seed if worst else None
 
     def table(self) -> pd.DataFrame:
-        """One row per schedule: number, place, point, attempt, fate, effects, status, verdict,
-        detail.
+        """One row per schedule.
+
+        Columns: number, place, point, attempt, fate, effects, status, verdict, detail.
         """
         from durakit import tables  # noqa: PLC0415 - pandas is loaded with the first table
 
@@ -242,7 +245,7 @@ def _borrowed(world: Any) -> Iterator[None]:
             world.fresh(folder)
 
 
-def _crashes(boundaries: list[Boundary], hooked: bool) -> Iterator[tuple[CrashAt, Boundary]]:  # noqa: FBT001
+def _crashes(boundaries: list[Boundary], hooked: bool) -> Iterator[tuple[CrashAt, Boundary]]:
     """Every crash to try: each boundary once, and a request also with its other fate."""
     for boundary in boundaries:
         place = (boundary.place, boundary.point, boundary.occurrence, boundary.attempt)
@@ -387,7 +390,8 @@ class _Task:
             effects=tuple((str(e.get("tool")), str(e.get("digest"))) for e in effects),
             keys=frozenset(str(e["key"]) for e in effects if e.get("key") is not None),
             operations=tuple(
-                (o.tool, o.key, runtime.outcome_of(o)) for o in rt._store.operations_of(run._row())  # noqa: SLF001
+                (o.tool, o.key, runtime.outcome_of(o))
+                for o in rt._store.operations_of(run._row())  # noqa: SLF001
             ),
             blind=any("a blind guess" in e.payload for e in journal if e.kind == "intent"),
         )
@@ -398,9 +402,7 @@ class _Task:
 def _last_moment(folder: Path) -> float:
     """The latest time on disk, journal and world alike: nothing else of a dead run is known."""
     store = Store(folder / "run.db", clock_kind="manual", create=False)
-    moments = [
-        entry.time for row in store.list_runs(None) for entry in store.read_journal(row.run)
-    ]
+    moments = [entry.time for row in store.list_runs(None) for entry in store.read_journal(row.run)]
     store.close()
     return max(moments, default=ManualClock.START)
 

@@ -254,7 +254,7 @@ def dump_error(error: Exception, listed: tuple[type[Exception], ...] = ()) -> di
             # back as they went in are saved by name and message.
             if type(kind(*form)) is kind and str(kind(*form)) == str(error):
                 saved["args"] = form
-        except Exception:  # noqa: BLE001 - whatever a constructor raises, the message is kept
+        except Exception:  # noqa: BLE001, S110 - whatever a constructor raises, the message is kept
             pass
     return saved
 
