@@ -1,7 +1,7 @@
 """durakit: a kit about one question: after a crash, what may run again?"""
 
 from durakit.clock import Clock, ManualClock, SystemClock
-from durakit.define import Found, Tool, Workflow, tool, workflow
+from durakit.define import Call, Found, Tool, Workflow, tool, workflow
 from durakit.driver import Context
 from durakit.errors import (
     ArgumentsDiffer,
@@ -33,6 +33,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Absent",
     "ArgumentsDiffer",
+    "Call",
     "Clock",
     "Context",
     "CrashAt",

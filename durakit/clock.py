@@ -12,6 +12,9 @@ from typing import Protocol
 
 from durakit.errors import InvalidField
 
+#: The system refuses a single sleep of centuries, which a service may well ask for.
+_LONGEST_SLEEP = 1_000_000.0
+
 
 class Clock(Protocol):
     """What the runtime asks of a clock. ``kind`` is remembered by the file it drives."""
@@ -43,8 +46,10 @@ class SystemClock:
 
     def sleep(self, seconds: float) -> None:
         """Wait for real."""
-        if seconds > 0:
-            time.sleep(seconds)
+        while seconds > 0:
+            part = min(seconds, _LONGEST_SLEEP)
+            time.sleep(part)
+            seconds -= part
 
 
 class ManualClock:
@@ -93,7 +98,10 @@ class ManualClock:
         self._wall = round(self._wall + _finite("seconds", seconds), 6)
 
 
-def _finite(field: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidField(field, f"needs a finite number of seconds, got {value!r}")
-    return float(value)
+def _finite(field: str, value: object) -> float:
+    try:
+        if not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value):
+            return float(value)
+    except OverflowError:
+        pass
+    raise InvalidField(field, f"needs a finite number of seconds, got {value!r}")

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from durakit import values
 from durakit.deadline import seconds
-from durakit.errors import InvalidField, WorkflowNotFound
+from durakit.errors import InvalidField, UnsavableValue, WorkflowNotFound
 from durakit.protocol import Contract, Effect
 from durakit.retry import Retry
 
@@ -41,7 +41,8 @@ def name_text(field: str, value: object) -> str:
         raise InvalidField(field, f"holds half a character at position {error.start}") from None
     if size > LONGEST_NAME:
         raise InvalidField(field, f"is {size} bytes long; at most {LONGEST_NAME} are stored")
-    return str(value)
+    # Not str(): a text-enum's own __str__ may say something else than the text it is.
+    return "".join(value)
 
 
 class Call(Protocol):
@@ -79,9 +80,9 @@ class Tool:
         errors: tuple[type[Exception], ...],
         name: str | None,
     ) -> None:
+        self.name = _declared_name(function, name)
         functools.update_wrapper(self, function)
         self.function = function
-        self.name = name_text("name", name or function.__name__)
         self.contract = contract
         self.policy = policy
         self.timeout = timeout
@@ -98,8 +99,15 @@ class Tool:
         contract = self.contract
         return (
             f"<tool {self.name}: effect={contract.effect.value}, window={contract.window}, "
-            f"settles_after={contract.settles_after}, timeout={self.timeout}, {self.policy}>"
+            f"settles_after={contract.settles_after}, on_unknown={contract.on_unknown}, "
+            f"timeout={self.timeout}, {self.policy}>"
         )
+
+
+_TAKE_ONE_BY_POSITION = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+)
 
 
 class Parameters:
@@ -107,8 +115,9 @@ class Parameters:
 
     def __init__(self, function: Callable[..., Any], first: str) -> None:
         parameters = list(inspect.signature(function).parameters.values())
-        if not parameters or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
-            raise InvalidField(function.__name__, f"takes `{first}` as its first argument")
+        if not parameters or parameters[0].kind not in _TAKE_ONE_BY_POSITION:
+            name = getattr(function, "__name__", "function")
+            raise InvalidField(name, f"takes `{first}` as its first argument")
         self._signature = inspect.Signature(parameters[1:])
         codecs = values.parameters(function)
         self._codecs = {name: c for name, c in codecs.items() if c is not values.PLAIN}
@@ -129,13 +138,24 @@ class Parameters:
         bound.apply_defaults()
         form: dict[str, Any] = {}
         for name, value in bound.arguments.items():
-            if self._signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
-                form[name] = list(value)
-            elif name in self._codecs:
-                form[name] = json.loads(self._codecs[name].dump(value))
+            kind = self._signature.parameters[name].kind
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                form[name] = [self._form(name, part, index) for index, part in enumerate(value)]
+            elif kind is inspect.Parameter.VAR_KEYWORD:
+                form[name] = {key: self._form(name, part, key) for key, part in value.items()}
             else:
-                form[name] = value
+                form[name] = self._form(name, value)
         return values.canonical(form)
+
+    def _form(self, name: str, value: Any, *inside: Any) -> Any:
+        """One argument as JSON; a refusal's path begins with the parameter's name."""
+        if name not in self._codecs:
+            return value
+        try:
+            return json.loads(self._codecs[name].dump(value))
+        except UnsavableValue as error:
+            path = values.path_text((name, *inside)) + error.path.removeprefix("$")
+            raise UnsavableValue(path, error.reason) from error
 
     def load(self, form: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """(args, kwargs) read back from what ``dump`` saved."""
@@ -145,17 +165,35 @@ class Parameters:
             if name not in form:
                 continue
             value = form[name]
-            if name in self._codecs:
-                value = self._codecs[name].load(json.dumps(value))
             if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-                args.extend(value)
+                args.extend(self._value(name, part) for part in value)
             elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
-                kwargs.update(value)
+                kwargs.update({key: self._value(name, part) for key, part in value.items()})
             elif parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-                kwargs[name] = value
+                kwargs[name] = self._value(name, value)
             else:
-                args.append(value)
+                args.append(self._value(name, value))
         return args, kwargs
+
+    def _value(self, name: str, form: Any) -> Any:
+        return self._codecs[name].load(json.dumps(form)) if name in self._codecs else form
+
+
+def _declared_name(function: object, name: str | None) -> str:
+    """The name a function is declared under; refuses what could not be run by that name."""
+    if not callable(function):
+        raise InvalidField("function", f"needs a function, got {function!r}")
+    if any(
+        check(function)
+        for check in (
+            inspect.iscoroutinefunction,
+            inspect.isgeneratorfunction,
+            inspect.isasyncgenfunction,
+        )
+    ):
+        # Calling it would run nothing, and what it hands back would pass for a reply.
+        raise InvalidField("function", "is async or a generator; durakit calls plain functions")
+    return name_text("name", getattr(function, "__name__", "") if name is None else name)
 
 
 def tool(
@@ -202,13 +240,9 @@ def tool(
         seconds("timeout", timeout)
     if on_unknown not in (None, "resend", "probe", "park"):
         raise InvalidField("on_unknown", f"'resend', 'probe' or 'park'; got {on_unknown!r}")
-    if probe is None and (promised is Effect.QUERYABLE or on_unknown == "probe"):
-        raise InvalidField("probe", "a queryable tool needs a function that asks")
-    if retry is not None and not isinstance(retry, Retry):
-        raise InvalidField("retry", f"needs a dk.Retry, got {retry!r}")
-    for kind in errors:
-        if not (isinstance(kind, type) and issubclass(kind, Exception)):
-            raise InvalidField("errors", f"needs exception types, got {kind!r}")
+    _check_probe(probe, needed=promised is Effect.QUERYABLE or on_unknown == "probe")
+    _check_retry(retry)
+    _check_errors(errors)
     return Tool(
         function,
         contract=Contract(promised, window, settles_after, probe is not None, on_unknown),
@@ -220,15 +254,35 @@ def tool(
     )
 
 
+def _check_probe(probe: object, *, needed: bool) -> None:
+    if probe is None and needed:
+        raise InvalidField("probe", "a queryable tool needs a function that asks")
+    if probe is not None and not callable(probe):
+        raise InvalidField("probe", f"needs a function that asks, got {probe!r}")
+
+
+def _check_retry(retry: object) -> None:
+    if retry is not None and not isinstance(retry, Retry):
+        raise InvalidField("retry", f"needs a dk.Retry, got {retry!r}")
+
+
+def _check_errors(kinds: object) -> None:
+    if not isinstance(kinds, tuple | list):
+        raise InvalidField("errors", f"needs a tuple of exception types, got {kinds!r}")
+    for kind in kinds:
+        if not (isinstance(kind, type) and issubclass(kind, Exception)):
+            raise InvalidField("errors", f"needs exception types, got {kind!r}")
+
+
 class Workflow:
     """A function ``(ctx, …)`` that a run executes. See ``workflow``."""
 
     def __init__(self, function: Callable[..., Any], *, version: int, name: str | None) -> None:
+        self.name = _declared_name(function, name)
         functools.update_wrapper(self, function)
         if isinstance(version, bool) or not isinstance(version, int):
             raise InvalidField("version", f"needs a whole number, got {version!r}")
         self.function = function
-        self.name = name_text("name", name or function.__name__)
         self.version = version
         self.source = source_digest(function)
         self.returns = values.returns(function)

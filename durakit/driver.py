@@ -15,7 +15,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -26,6 +26,7 @@ from durakit.define import Found, Tool, Workflow, name_text
 from durakit.errors import (
     ArgumentsDiffer,
     Cancelled,
+    DamagedFile,
     DeadlineExceeded,
     InvalidField,
     LeaseLost,
@@ -224,7 +225,8 @@ class Driver:
             raise stop.error from stop.error.__cause__
         except (KeyboardInterrupt, SystemExit) as interrupt:
             self._stopped = interrupt
-            self._store.release(self._lease, self._clock.now(), type(interrupt).__name__)
+            with suppress(LeaseLost, StoreError):  # what we cannot give back will end by itself
+                self._store.release(self._lease, self._clock.now(), type(interrupt).__name__)
             raise
         finally:
             faults.current.incarnation = before
@@ -488,6 +490,7 @@ class Driver:
             return _given_back(slot.payload, tool.returns, tool.errors)
         else:
             self._look_again(op)
+            self._check_row(op)
         try:
             return self._operate(op)
         except Stop as stop:
@@ -567,6 +570,25 @@ class Driver:
     def _look_again(self, op: Operating) -> None:
         op.row = self._store.read_operation(self._row.account, op.tool.name, op.key)
         op.inherited = True
+
+    def _check_row(self, op: Operating) -> None:
+        """Our journal holds this call's intent: a row that does not agree is damage, not news."""
+        row = op.row
+        intents = [
+            entry
+            for entry in self._entries
+            if (entry.kind, entry.step, entry.key) == ("intent", op.tool.name, op.key)
+        ]
+        agrees = row is not None and all(
+            json.loads(entry.payload)["arguments"] == row.arguments
+            and (entry.attempt or 0) <= row.attempts
+            and (entry.attempt != 1 or entry.time == row.first_sent)
+            for entry in intents
+        )
+        if not agrees:
+            what = f"operation {op.tool.name} {_short(op.key)} is not what the journal of run"
+            error = DamagedFile(f"{self._store.name}: {what} {self._row.id!r} says it was")
+            self._stop(StoreStopped(error))
 
     def _change(
         self,
@@ -664,7 +686,9 @@ class Driver:
             else:
                 assert ends is not None
                 left = max(0.0, ends - clock.monotonic())
-                abandoned, value = self._around.workers.run(work, left, self._incarnation)
+                abandoned, value = self._around.workers.run(
+                    work, left, self._incarnation, self._identity(op)
+                )
         except Exception as raised:  # noqa: BLE001 - whatever a tool raises is judged
             error = raised
         if self._incarnation.dead is not None:

@@ -7,14 +7,23 @@ an immutable view: a file that is refused is left byte for byte as it was.
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import shutil
 import sqlite3
 import struct
 import tempfile
 from pathlib import Path
 
-from durakit.errors import DamagedFile, ForeignFile, MisplacedFile, NewerFile
+from durakit.errors import (
+    DamagedFile,
+    ForeignFile,
+    MisplacedFile,
+    NewerFile,
+    StoreError,
+    StoreFull,
+)
 
 #: 'dkit' in the header's application id, so that a file says whose it is.
 APPLICATION_ID = 0x646B6974
@@ -30,16 +39,25 @@ DEEP_CHECK_LIMIT = 64 * 1024 * 1024
 _NETWORK_DISKS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs"})
 
 
-def inspect(path: Path, version: int, tables: frozenset[str]) -> bool:
+def inspect(path: Path, version: int, shape: dict[str, str]) -> bool:
     """Whether ``path`` is a file to open (True) or to create (False); else a StoreError.
 
-    ``version`` is the newest schema this code knows; ``tables`` must all be there.
+    ``version`` is the newest schema this code knows; ``shape`` (see ``shape_of``) must be there.
     """
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:  # a name too long, no permission, a file as a folder
+        raise MisplacedFile(f"{path}: cannot be a file here ({error})") from error
     if path.is_dir():
         raise MisplacedFile(f"{path}: is a folder, and a database is a file")
     if not path.parent.is_dir():
         raise MisplacedFile(f"{path}: the folder {path.parent} does not exist")
+    path = path.resolve()  # SQLite puts the log beside the file itself, not beside a link to it
     log = path.with_name(path.name + "-wal")
+    if path.exists() and not path.is_file():
+        raise MisplacedFile(f"{path}: is not a regular file")
     if not path.exists():
         if log.exists() and log.stat().st_size:
             raise DamagedFile(
@@ -49,8 +67,14 @@ def inspect(path: Path, version: int, tables: frozenset[str]) -> bool:
         return False
     _check_header(path, version, log)
     if path.stat().st_size + _size(log) <= DEEP_CHECK_LIMIT:
-        _check_deeply(path, log, tables)
+        _check_deeply(path, log, shape)
     return True
+
+
+def shape_of(connection: sqlite3.Connection) -> dict[str, str]:
+    """Name → statement of every table, index and trigger, without comments and line breaks."""
+    rows = connection.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL")
+    return {name: " ".join(re.sub(r"--[^\n]*", "", sql).split()) for name, sql in rows}
 
 
 def _size(path: Path) -> int:
@@ -83,6 +107,8 @@ def _check_header(path: Path, version: int, log: Path) -> None:
             f"{path}: has schema {found}, and this durakit knows up to {version}; "
             "use a newer durakit. Left as it was"
         )
+    if found < 1:
+        raise DamagedFile(f"{path}: its header is damaged (schema {found}). Left as it was")
     (page,) = struct.unpack(">H", header[16:18])
     page = 65536 if page == 1 else page
     if page < 512 or page & (page - 1):
@@ -96,11 +122,11 @@ def _check_header(path: Path, version: int, log: Path) -> None:
         )
 
 
-def _check_deeply(path: Path, log: Path, tables: frozenset[str]) -> None:
+def _check_deeply(path: Path, log: Path, shape: dict[str, str]) -> None:
     """Read every page. Only damage that shows in an unchanging file counts as proven."""
     for _ in range(5):
         before = _stamp(path, log)
-        problem = _read_through(path, log, tables)
+        problem = _read_through(path, log, shape)
         if problem is None:
             return
         if _stamp(path, log) == before:
@@ -119,9 +145,9 @@ def _stamp(path: Path, log: Path) -> tuple[object, ...]:
     return of(path), of(log)
 
 
-def _read_through(path: Path, log: Path, tables: frozenset[str]) -> str | None:
+def _read_through(path: Path, log: Path, shape: dict[str, str]) -> str | None:
     if not _size(log):
-        return _problem(f"{path.absolute().as_uri()}?immutable=1", tables)
+        return _problem(f"{path.absolute().as_uri()}?immutable=1", shape)
     with tempfile.TemporaryDirectory(prefix="durakit-check-") as folder:
         copy = Path(folder) / "copy.db"
         try:
@@ -129,23 +155,23 @@ def _read_through(path: Path, log: Path, tables: frozenset[str]) -> str | None:
             shutil.copyfile(log, copy.with_name("copy.db-wal"))
         except FileNotFoundError:
             return "changed while it was read"
-        return _problem(copy.as_uri(), tables)
+        return _problem(copy.as_uri(), shape)
 
 
-def _problem(uri: str, tables: frozenset[str]) -> str | None:
+def _problem(uri: str, shape: dict[str, str]) -> str | None:
     try:
         connection = sqlite3.connect(uri, uri=True, isolation_level=None)
         try:
-            (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            (answer,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
             if answer != "ok":
                 return f"is damaged ({str(answer).splitlines()[-1]})"
-            names = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema")}
+            found = shape_of(connection)
         finally:
             connection.close()
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         return f"is damaged ({error})"
-    missing = sorted(tables - names)
-    return f"is damaged (no table {', '.join(missing)})" if missing else None
+    wrong = sorted(name for name in shape if shape[name] != found.get(name))
+    return f"is damaged ({', '.join(wrong)}: missing or not as they were made)" if wrong else None
 
 
 def create(path: Path, content: bytes) -> None:
@@ -153,7 +179,10 @@ def create(path: Path, content: bytes) -> None:
 
     Where another process has just created it, theirs stands.
     """
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
+    try:
+        handle, name = tempfile.mkstemp(prefix=".durakit-", dir=path.parent)  # mode 0600
+    except OSError as error:
+        raise _uncreated(path, error) from error
     draft = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -174,11 +203,20 @@ def create(path: Path, content: bytes) -> None:
         except OSError:  # a disk without hard links
             if not path.exists():
                 draft.rename(path)
-    except PermissionError as error:
-        raise MisplacedFile(f"{path}: cannot be written by this user") from error
+    except (OSError, sqlite3.Error) as error:
+        raise _uncreated(path, error) from error
     finally:
         for leftover in (draft, Path(name + "-wal"), Path(name + "-shm")):
             leftover.unlink(missing_ok=True)
+
+
+def _uncreated(path: Path, error: OSError | sqlite3.Error) -> StoreError:
+    full = getattr(error, "errno", None) == errno.ENOSPC
+    if full or getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+        return StoreFull(f"{path}: no room is left to create it; nothing was created")
+    if isinstance(error, PermissionError):
+        return MisplacedFile(f"{path}: cannot be written by this user")
+    return MisplacedFile(f"{path}: cannot be created here ({error})")
 
 
 def network_disk(path: Path) -> str | None:

@@ -296,16 +296,17 @@ def _not_executed(
             return Refuse(ATTEMPTS_USED)
         if request.stopping:
             return Refuse(request.stopping)
-        return _draw_wait(record, request, policy, draw, request.remaining) or Refuse(DEADLINE)
+        wait = _draw_wait(record, request.failure, policy, draw, request.remaining)
+        return wait or Refuse(DEADLINE)
     if request.stopping:
         return Refuse(request.stopping)
     if record.attempts >= policy.attempts and not request.inherited:
         return Refuse(ATTEMPTS_USED)
     if record.not_before is not None and record.not_before > now:
-        wait = record.not_before - now
-        if request.remaining is not None and wait + policy.reserve >= request.remaining:
+        left = record.not_before - now
+        if request.remaining is not None and left + policy.reserve >= request.remaining:
             return Refuse(DEADLINE)
-        return Wait(wait, "saved backoff")
+        return Wait(left, "saved backoff")
     return Execute(record.attempts + 1, Event.INTENT, "not executed")
 
 
@@ -360,7 +361,7 @@ def _resend(
             return Park(f"unknown: the resend was refused ({request.failure.reason})")
         if record.attempts >= policy.attempts or (request.stopping and request.resent):
             return Park(f"unknown after {record.attempts} attempts ({request.failure.reason})")
-        return _draw_wait(record, request, policy, draw, allowance) or Park(
+        return _draw_wait(record, request.failure, policy, draw, allowance) or Park(
             "unknown, and no time is left to send again"
         )
     if request.stopping and (request.resent or request.settle <= 0):
@@ -374,7 +375,11 @@ def _resend(
 
 
 def probe_event(
-    record: Record, contract: Contract, found: bool, probed: Probed | None, asked: float
+    record: Record,
+    contract: Contract,
+    found: bool,  # noqa: FBT001 - the answer itself, not a switch
+    probed: Probed | None,
+    asked: float,
 ) -> Event | None:
     """What a probe's answer proves; ``asked`` is the wall time at which it was put.
 
@@ -412,11 +417,10 @@ def _probe(record: Record, request: Request, contract: Contract, now: float, why
 
 
 def _draw_wait(
-    record: Record, request: Request, policy: Retry, draw: float, allowance: float | None
+    record: Record, failure: Failure, policy: Retry, draw: float, allowance: float | None
 ) -> Wait | None:
     """A drawn wait, or None where it would reach the limit: sample, then stop."""
-    assert request.failure is not None
-    wait = backoff(policy, record.attempts, draw, request.failure.retry_after)
+    wait = backoff(policy, record.attempts, draw, failure.retry_after)
     if allowance is not None and wait + policy.reserve >= allowance:
         return None
     return Wait(wait, "backoff", policy.bound(record.attempts))

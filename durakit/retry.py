@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from typing import Any
@@ -95,15 +95,16 @@ STATUS_KINDS: dict[int, FailureKind] = {
     503: FailureKind.TRANSIENT,
 }
 
+#: The longest wait in seconds that a number can ask for: a hundred years.
+_LONGEST = 3_155_760_000
+
 #: Names of 409 answers that mean 'the first request is still running': try again later.
 IN_PROGRESS_NAMES = frozenset(
     {"concurrent_idempotent_requests", "idempotency_key_in_use", "in_progress"}
 )
 
 #: httpx errors raised before any byte of the request can have been acted on.
-_HTTPX_NOT_SENT = frozenset(
-    {"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol"}
-)
+_HTTPX_NOT_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
 
 
 def classify(error: Exception, *, effect: bool, now: float) -> Failure:
@@ -124,11 +125,12 @@ def _judge(error: Exception, now: float) -> tuple[FailureKind, str, float | None
         return FailureKind.INFEASIBLE, "infeasible", None
     if isinstance(error, NotExecuted):
         kind = FailureKind.TRANSIENT if error.transient else FailureKind.PERMANENT
-        return kind, "not executed, says the tool", error.retry_after
+        retry_after = parse_retry_after(error.retry_after, now)
+        return kind, "not executed, says the tool", retry_after
     status = _status(error)
     if status is not None:
         retry_after = _retry_after(error, now)
-        name = getattr(error, "name", None)
+        name = _attribute(error, "name")
         if status == 409 and isinstance(name, str) and name in IN_PROGRESS_NAMES:
             return FailureKind.TRANSIENT, "status 409, in progress", retry_after
         default = FailureKind.PERMANENT if 400 <= status < 500 else FailureKind.UNKNOWN
@@ -139,6 +141,8 @@ def _judge(error: Exception, now: float) -> tuple[FailureKind, str, float | None
     httpx = sys.modules.get("httpx")
     if httpx is not None and isinstance(error, httpx.TransportError):
         names = {base.__name__ for base in type(error).__mro__}
+        if "UnsupportedProtocol" in names:
+            return FailureKind.PERMANENT, "httpx UnsupportedProtocol: not sent", None
         if names & _HTTPX_NOT_SENT:
             return FailureKind.TRANSIENT, f"httpx {type(error).__name__}: not sent", None
         return FailureKind.UNKNOWN, f"httpx {type(error).__name__}: no answer", None
@@ -152,14 +156,24 @@ def _judge(error: Exception, now: float) -> tuple[FailureKind, str, float | None
 
 def _looks_passing(error: Exception) -> bool:
     """Without an outside effect: may the same request succeed later?"""
-    httpx = sys.modules.get("httpx")
+    httpx, subprocess = sys.modules.get("httpx"), sys.modules.get("subprocess")
     if httpx is not None and isinstance(error, httpx.TransportError):
+        return True
+    if subprocess is not None and isinstance(error, subprocess.TimeoutExpired):
         return True
     return isinstance(error, OSError) or _status(error) is not None
 
 
+def _attribute(holder: object, name: str) -> Any:
+    """An attribute of an error that may be anybody's; None where reading it fails."""
+    try:
+        return getattr(holder, name, None)
+    except Exception:  # noqa: BLE001 - a property that raises tells nothing
+        return None
+
+
 def _status(error: Exception) -> int | None:
-    response = getattr(error, "response", None)
+    response = _attribute(error, "response")
     for holder, attribute in (
         (error, "status"),
         (error, "status_code"),
@@ -168,20 +182,22 @@ def _status(error: Exception) -> int | None:
         (response, "status_code"),
         (response, "status"),
     ):
-        value = getattr(holder, attribute, None)
+        value = _attribute(holder, attribute)
         if isinstance(value, int) and not isinstance(value, bool) and 100 <= value < 600:
             return int(value)
     return None
 
 
 def _retry_after(error: Exception, now: float) -> float | None:
-    value: Any = getattr(error, "retry_after", None)
+    value = _attribute(error, "retry_after")
     if value is None:
-        headers = getattr(getattr(error, "response", None), "headers", None)
+        headers = _attribute(_attribute(error, "response"), "headers")
         if headers is None:
-            headers = getattr(error, "headers", None)
-        get = getattr(headers, "get", None)
-        value = get("Retry-After") if callable(get) else None
+            headers = _attribute(error, "headers")
+        try:
+            value = headers.get("Retry-After")
+        except Exception:  # noqa: BLE001 - no headers, or none that can be read
+            return None
     return parse_retry_after(value, now)
 
 
@@ -192,19 +208,21 @@ def parse_retry_after(value: object, now: float) -> float | None:
     """
     if isinstance(value, bool) or value is None:
         return None
-    if isinstance(value, int | float):
+    if isinstance(value, int):
+        # Beyond any sane wait it is still a floor, and one that no deadline survives.
+        return float(min(value, _LONGEST)) if value >= 0 else None
+    if isinstance(value, float):
         return float(value) if math.isfinite(value) and value >= 0 else None
     if not isinstance(value, str):
         return None
     text = value.strip()
     if text.isascii() and text.isdigit():
-        # Longer than any sane wait: still a floor, and one that no deadline survives.
-        return float(text) if len(text) < 300 else sys.float_info.max
+        return min(float(text), float(_LONGEST))
     try:
         moment = parsedate_to_datetime(text)
-    except (TypeError, ValueError):
+    except Exception:  # noqa: BLE001 - the parser's own slips on malformed dates included
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    wait = (moment - datetime.fromtimestamp(now, UTC)).total_seconds()
+    wait = moment.timestamp() - now
     return wait if wait >= 0 else None

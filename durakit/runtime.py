@@ -22,6 +22,7 @@ from durakit.define import Workflow, find_workflow, name_text
 from durakit.driver import Driver, Surroundings
 from durakit.errors import (
     ArgumentsDiffer,
+    DamagedFile,
     DurakitError,
     InvalidField,
     LeaseLost,
@@ -98,7 +99,10 @@ class Run:
         row = self._row()
         if row.status not in ("completed", "failed") or row.explained is None:
             raise RunNotFinished(f"run {self.id!r} is {row.status}: {self._advice(row)}")
-        body = json.loads(self._runtime._store.read_entry(row.run, row.explained).payload)  # noqa: SLF001
+        entry = self._runtime._store.read_entry(row.run, row.explained)  # noqa: SLF001
+        if entry.kind != row.status:
+            raise DamagedFile(f"run {self.id!r} is {row.status}, and its journal says {entry.kind}")
+        body = json.loads(entry.payload)
         if "error" in body:
             raise values.load_error(body["error"])
         try:
@@ -369,13 +373,19 @@ class Runtime:
                 run.crash = died
             except LeaseLost as lost:
                 run.note = f"owned elsewhere: {lost}"
+        except BaseException:
+            # An interrupt or a store that failed ended this incarnation; a lease that it could
+            # not give back is free to its successor in this process.
+            declare_dead(self._store.name, owner)
+            self._incarnations += 1
+            raise
         finally:
             self._driving = None
         return run
 
     def _why_not(self, row: RunRow) -> str:
         if row.status in FINAL_STATUSES:
-            return f"already {row.status}"
+            return f"owned elsewhere, and already {row.status}"
         return f"owned elsewhere until {_utc(row.leased or 0.0)} (by {row.owner})"
 
     def _is_dead(self, owner: str) -> bool:

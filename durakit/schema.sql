@@ -48,7 +48,8 @@ CREATE INDEX run_open ON run (account, status)
 --   started · claimed · released · step · intent · attempt · probe · result · replayed ·
 --   refused · limit · parked · resumed · cancel_requested · resolved · late_reply ·
 --   completed · failed · cancelled
--- `digest` is SHA-256 over the digest of the entry before and this row: a chain, so that an
+-- `digest` is SHA-256 over the digest of the entry before (for the first entry: over the upper
+-- half of its run's row) and this row: a chain, so that an
 -- altered, missing or added row shows. (It detects damage and clumsy edits; somebody who can
 -- write the file can also compute digests.)
 --
@@ -78,7 +79,7 @@ BEGIN SELECT RAISE(ABORT, 'journal entries are removed by prune() only'); END;
 
 -- One row per logical operation, for the whole file and not per run: a second run, or a fork,
 -- that comes with the same key meets it here. Where the reply is saved is in (run, reply);
--- when that run is pruned, the reply moves into `kept`.
+-- when that run is pruned, the reply moves into `kept` (its SHA-256, then itself) and run is 0.
 CREATE TABLE operation (
     account    TEXT NOT NULL,
     tool       TEXT NOT NULL,

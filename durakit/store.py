@@ -37,7 +37,6 @@ from durakit.errors import (
 )
 
 SCHEMA_VERSION = 1
-_TABLES = frozenset({"run", "journal", "operation", "command", "schema_version"})
 
 #: Claims without saved progress after which a run is parked instead of driven.
 CLAIM_LIMIT = 3
@@ -237,7 +236,7 @@ class Store:
         if self.path is None:
             self._shared = self._memory_connection()
             return
-        if not files.inspect(self.path, SCHEMA_VERSION, _TABLES):
+        if not files.inspect(self.path, SCHEMA_VERSION, shape()):
             if not create:
                 raise MisplacedFile(f"{self.path}: there is no such file")
             files.create(self.path, _fresh(clock_kind))
@@ -270,6 +269,7 @@ class Store:
                 "this Runtime was opened before a fork; open the file again in the child"
             )
         assert self.path is not None
+        connection = None
         try:
             connection = sqlite3.connect(
                 f"{self.path.absolute().as_uri()}?mode=rw",
@@ -283,7 +283,10 @@ class Store:
             if sys.platform == "darwin" and self.durability == "power":
                 connection.execute("PRAGMA fullfsync = ON")
             connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {os.environ.get('ACP',1000)}")
         except sqlite3.Error as error:
+            if connection is not None:
+                connection.close()
             raise _translated(error, self.name) from error
         self._local.connection = connection
         self._local.wait = self._wait
@@ -377,7 +380,7 @@ class Store:
                 return RunRow(*saved), False
             (number,) = c.execute("SELECT coalesce(max(run), 0) + 1 FROM run").fetchone()
             first = (number, 1, "started", None, None, None, 0, row.created, payload)
-            digest = _chain(b"", first)
+            digest = _chain(_seed(row), first)
             new = row._replace(run=number, seq=1, digest=digest)
             marks = ", ".join("?" * len(new))
             c.execute(f"INSERT INTO run ({', '.join(new._fields)}) VALUES ({marks})", new)
@@ -446,6 +449,11 @@ class Store:
             if held and not dead(row.owner or ""):
                 return row
             entries, last_digest = self._verified(c, row)
+            if entries[-1].token != row.token:
+                raise DamagedFile(
+                    f"{self.name}: run {row.id!r}: its fencing token is not that of its last "
+                    "entry. Nothing was changed"
+                )
             claims = 0 if by_hand else row.claims
             token = row.token + 1
             parked = claims >= CLAIM_LIMIT
@@ -489,14 +497,7 @@ class Store:
             "FROM journal WHERE place > ? AND place < ? ORDER BY place",
             (_place(row.run, 0), _place(row.run + 1, 0)),
         ).fetchall()
-        digest = b""
-        for position, found in enumerate(rows, 1):
-            digest = _chain(digest, (row.run, *found[:-1]))
-            if digest != found[-1] or found[0] != position:
-                raise DamagedFile(
-                    f"{self.name}: run {row.id!r}: journal entry {position} is not what was "
-                    "written. Nothing was changed"
-                )
+        digest = self._linked(_seed(row), 1, row.run, rows)
         if len(rows) < row.seq or rows[row.seq - 1][-1] != row.digest:
             raise DamagedFile(
                 f"{self.name}: run {row.id!r}: its journal does not reach entry {row.seq}, which "
@@ -504,8 +505,24 @@ class Store:
             )
         return [Entry(*found[:-1]) for found in rows], digest
 
+    def _linked(self, digest: bytes, first: int, run: int, rows: list[Any]) -> bytes:
+        """Check that ``rows``, from entry ``first``, continue ``digest``; returns the last one."""
+        for position, found in enumerate(rows, first):
+            digest = _chain(digest, (run, *found[:-1]))
+            if digest != found[-1] or found[0] != position:
+                raise DamagedFile(
+                    f"{self.name}: run number {run}: journal entry {position} is not what was "
+                    "written. Nothing was changed"
+                )
+        return digest
+
     def release(self, lease: Lease, now: float, why: str) -> None:
         """Give the lease back without an end: the run stays as the disk says."""
+        # An interrupt may have come between a commit and our note of it.
+        ((lease.seq, lease.digest),) = self._read(
+            "SELECT seq, digest FROM journal WHERE place < ? ORDER BY place DESC LIMIT 1",
+            (_place(lease.run + 1, 0),),
+        )
         self.append(
             lease, "released", now=now, leased=now, payload=_row_text({"why": why}), ends="running"
         )
@@ -569,25 +586,30 @@ class Store:
             lease.leased = until
         return waiting
 
-    def read_journal(self, run: int, after: int = 0) -> list[Entry]:
-        """The run's entries with a number above ``after``."""
+    def read_journal(self, run: int, after: int = 0, until: int | None = None) -> list[Entry]:
+        """The run's entries above number ``after``, up to ``until``. Raises DamagedFile."""
+        end = _place(run + 1, 0) if until is None else _place(run, until + 1)
         rows = self._read(
-            "SELECT seq, kind, step, key, attempt, token, time, payload "
-            "FROM journal WHERE place > ? AND place < ? ORDER BY place",
-            (_place(run, after), _place(run + 1, 0)),
+            "SELECT seq, kind, step, key, attempt, token, time, payload, digest "
+            "FROM journal WHERE place >= ? AND place < ? ORDER BY place",
+            (_place(run, after), end),
         )
-        return [Entry(*row) for row in rows]
+        if after:
+            before = rows.pop(0)[-1] if rows else b""
+        else:
+            saved = self._read(_RUN + " WHERE run = ?", (run,))
+            if not saved:
+                return []  # it has been pruned
+            before = _seed(RunRow(*saved[0]))
+        self._linked(before, after + 1, run, rows)
+        return [Entry(*row[:-1]) for row in rows]
 
     def read_entry(self, run: int, seq: int) -> Entry:
-        """One entry."""
-        rows = self._read(
-            "SELECT seq, kind, step, key, attempt, token, time, payload "
-            "FROM journal WHERE place = ?",
-            (_place(run, seq),),
-        )
-        if not rows:
+        """One entry, checked against the one before it. Raises DamagedFile."""
+        found = self.read_journal(run, seq - 1, seq)
+        if not found:
             raise DamagedFile(f"{self.name}: journal entry {seq} of run number {run} is missing")
-        return Entry(*rows[0])
+        return found[0]
 
     # -- operations ------------------------------------------------------------------------
 
@@ -613,11 +635,18 @@ class Store:
 
     def reply_of(self, operation: OperationRow) -> str | None:
         """The payload that concluded the operation, or None where nothing has."""
+        what = f"{self.name}: the reply of {operation.tool!r} under {operation.key!r}"
         if operation.kept is not None:
-            return operation.kept
+            told, payload = operation.kept[:64], operation.kept[64:]
+            if told != hashlib.sha256(payload.encode()).hexdigest():
+                raise DamagedFile(f"{what} is not what was kept of a removed run")
+            return payload
         if operation.reply is None:
             return None
-        return self.read_entry(operation.run, operation.reply).payload
+        entry = self.read_entry(operation.run, operation.reply)
+        if (entry.step, entry.key) != (operation.tool, operation.key):
+            raise DamagedFile(f"{what} is not where the operation says")
+        return entry.payload
 
     # -- commands --------------------------------------------------------------------------
 
@@ -693,6 +722,9 @@ def _apply(
 
 
 def _remove(c: sqlite3.Connection, row: RunRow) -> bool:
+    # Another process may have removed it since, and its number may have a new run by now.
+    if c.execute(_RUN + " WHERE run = ?", (row.run,)).fetchone() != row:
+        return False
     span = (_place(row.run, 0), _place(row.run + 1, 0))
     keys = c.execute(
         "SELECT DISTINCT step, key FROM journal WHERE place > ? AND place < ? AND key IS NOT NULL",
@@ -706,12 +738,20 @@ def _remove(c: sqlite3.Connection, row: RunRow) -> bool:
         ).fetchone()
         if unresolved:
             return False
-    c.execute(
-        "UPDATE operation SET kept = (SELECT payload FROM journal AS j "
-        "WHERE j.place = (operation.run << 32) + operation.reply) "
-        "WHERE run = ? AND account = ? AND kept IS NULL",
-        (row.run, row.account),
-    )
+    for tool, key in keys:
+        which = (row.account, tool, key, row.run)
+        reply = c.execute(
+            "SELECT payload FROM operation AS o JOIN journal ON place = (o.run << 32) + o.reply "
+            "WHERE o.account = ? AND o.tool = ? AND o.key = ? AND o.run = ?",
+            which,
+        ).fetchone()
+        kept = None if reply is None else hashlib.sha256(reply[0].encode()).hexdigest() + reply[0]
+        # Run 0 is nobody: the number of a removed run may be given to a new one.
+        c.execute(
+            "UPDATE operation SET run = 0, reply = NULL, kept = coalesce(?, kept) "
+            "WHERE account = ? AND tool = ? AND key = ? AND run = ?",
+            (kept, *which),
+        )
     c.execute("UPDATE run SET explained = -1 WHERE run = ?", (row.run,))
     c.execute("DELETE FROM journal WHERE place > ? AND place < ?", span)
     c.execute("DELETE FROM command WHERE run = ?", (row.run,))
@@ -727,6 +767,15 @@ def _journal_row(entry: tuple[Any, ...], digest: bytes) -> tuple[Any, ...]:
     return ((entry[0] << 32) + entry[1], *entry[2:], digest)
 
 
+def _seed(row: RunRow) -> bytes:
+    """Where a run's chain begins: the half of its row that never changes."""
+    text = (
+        f"{row.account!r} {row.id!r} {row.workflow!r} {row.version} {row.source} {row.arguments} "
+        f"{row.created!r} {row.deadline!r}"
+    )
+    return hashlib.sha256(text.encode()).digest()
+
+
 def _chain(before: bytes, entry: tuple[Any, ...]) -> bytes:
     """SHA-256 over the digest before and the row: numbers, quoted names, then the payload."""
     run, seq, kind, step, key, attempt, token, time, payload = entry
@@ -735,6 +784,14 @@ def _chain(before: bytes, entry: tuple[Any, ...]) -> bytes:
 
 
 _templates: dict[str, bytes] = {}
+_shape: dict[str, str] = {}
+
+
+def shape() -> dict[str, str]:
+    """What a file of ours is made of, as ``files.shape_of`` tells it."""
+    if not _shape:
+        _fresh("system")
+    return _shape
 
 
 def _fresh(clock_kind: str) -> bytes:
@@ -746,6 +803,7 @@ def _fresh(clock_kind: str) -> bytes:
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         connection.executescript(schema)
         connection.execute("INSERT INTO schema_version VALUES (?, ?)", (SCHEMA_VERSION, clock_kind))
+        _shape.update(files.shape_of(connection))
         _templates[clock_kind] = connection.serialize()
         connection.close()
     return _templates[clock_kind]

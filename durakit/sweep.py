@@ -182,6 +182,9 @@ def sweep(
     ``"process"`` for a child killed by SIGKILL at each point. ``keep``: a folder in which each
     schedule's files stay. ``seed``: of the waits that are drawn.
 
+    A new interpreter has the world as its module defines it: what this process has changed in
+    it since (a profile, a plan of faults) is not known there.
+
     Raises UsageError where the workflow cannot be run at all, or a child cannot be made here.
     """
     if not isinstance(workflow, Workflow):
@@ -298,7 +301,7 @@ def _verdict(ending: _Ending, reference: _Ending) -> tuple[str, str]:
     believed = [
         f"{tool} {key!r} is {outcome}, and the ledger says otherwise"
         for tool, key, outcome in ending.operations
-        if (outcome == "completed" and reference.keys and key not in ending.keys)
+        if (outcome == "completed" and key in reference.keys - ending.keys)
         or (outcome == "not_executed" and key in ending.keys)
     ]
     if believed:

@@ -50,7 +50,11 @@ class Workers:
         self._left: dict[Identity, Abandoned] = {}
 
     def run(
-        self, work: Callable[[], Any], seconds: float, incarnation: Incarnation
+        self,
+        work: Callable[[], Any],
+        seconds: float,
+        incarnation: Incarnation,
+        identity: Identity | None = None,
     ) -> tuple[Abandoned | None, Any]:
         """Run ``work`` on a thread for at most ``seconds``: (None, value) or (job, None).
 
@@ -59,7 +63,14 @@ class Workers:
         job = Abandoned(work, incarnation)
         queue = self._idle.pop() if self._idle else self._new_thread()
         queue.put(job)
-        if not job.join(seconds):
+        try:
+            ended = job.join(seconds)
+        except BaseException:
+            # An interrupt ends our waiting, and not the work.
+            if identity is not None:
+                self.abandon(identity, job)
+            raise
+        if not ended:
             return job, None
         if job.error is not None:
             raise job.error

@@ -1,0 +1,640 @@
+"""The command line: ``durakit``, or ``python -m durakit``.
+
+Two kinds of command. Those that *look* (``runs``, ``show``) read a private copy of the file: to
+open an SQLite file and close it again already changes it, because a write-ahead log that a
+killed process has left is then moved into the database. Those that *act* (``resume``, ``sweep``,
+``lab``, ``reset``) say in a table what they did.
+
+What a workflow prints goes to standard error, so that standard output is the answer alone. Text
+that somebody else chose (ids, keys, messages, payloads) is never sent to the terminal as it is.
+pandas and JupyterLab are not imported here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import inspect
+import io
+import json
+import os
+import shutil
+import sys
+import tempfile
+import unicodedata
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from durakit import __version__, files, store
+from durakit.clock import SystemClock
+from durakit.define import Workflow
+from durakit.errors import (
+    DurakitError,
+    MisplacedFile,
+    RunNotFound,
+    StoreBusy,
+    UsageError,
+)
+from durakit.lab.lessons import (
+    LessonError,
+    copy_beside,
+    find_source,
+    make_copy,
+    open_lab,
+    reset_lesson,
+)
+from durakit.runtime import Run, Runtime, outcome_of
+from durakit.store import Entry, OperationRow, RunRow
+
+OK = 0
+NEEDS_A_PERSON = 1
+UNUSABLE = 2
+INTERRUPTED = 130
+NO_READER = 141
+
+EXIT_CODES = """\
+exit codes:
+  0    all is well
+  1    something needs a person: a run is parked (needs_decision) or failed, or could not be
+       driven; a sweep found a bad verdict
+  2    wrong usage, or a file that cannot be used (it was left as it was)
+  130  interrupted from the keyboard (141: whoever read the output has gone)
+"""
+
+#: Statuses that a person should look at.
+_FOR_A_PERSON = ("needs_decision", "failed")
+
+#: How often a file is copied again because its log was begun anew meanwhile.
+_COPY_TRIES = 50
+
+#: Pause (seconds) between two looks at a run that another driver owns.
+_POLL = 0.05
+
+#: The account that runs belong to where nobody says otherwise.
+_ACCOUNT = "default"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Carry out one command; returns the exit code. ``argv``: the process's own if None."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal without UTF-8 shows an escape instead of ending the command.
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = _carried_out(argv)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # `| head` has seen enough. Python's own flush at the exit must find no pipe.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        return NO_READER
+    return code
+
+
+def _carried_out(argv: Sequence[str] | None) -> int:
+    try:
+        options = _parser().parse_args(argv)
+        code: int = options.command(options)
+    except SystemExit as done:  # --help and --version
+        return done.code if isinstance(done.code, int) else OK
+    except KeyboardInterrupt:
+        return _complain("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        raise
+    except (DurakitError, LessonError) as error:
+        return _complain(str(error), UNUSABLE)
+    except Exception as error:
+        if sys.flags.dev_mode:
+            raise
+        hint = "`python -X dev -m durakit …` shows where"
+        return _complain(f"{type(error).__name__}: {error} ({hint})", UNUSABLE)
+    return code
+
+
+def _complain(message: str, code: int) -> int:
+    print(f"durakit: {visible(message)}", file=sys.stderr)
+    return code
+
+
+# -- the words of the command line ---------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    """Complains in one line, as every other error does."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see `{self.prog} --help`)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="durakit",
+        description="After a crash, what may run again? Lessons, and tools for durakit's files.",
+        epilog=f"example:\n  durakit lab\n\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"durakit {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
+
+    def command(name: str, does: Any, what: str, example: str, more: str = "") -> _Parser:
+        made: _Parser = commands.add_parser(
+            name,
+            help=what,
+            description=f"{what[0].upper()}{what[1:]}.{more}",
+            epilog=f"example:\n  {example}\n\n{EXIT_CODES}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        made.set_defaults(command=does)
+        return made
+
+    lab = command(
+        "lab", _lab, "open the lessons in JupyterLab", "durakit lab --no-browser 02",
+        "\nYou work in a copy of your own, my-lessons/, which git ignores; lessons that are\n"
+        "missing in it are added, and what you wrote is never overwritten.",
+    )  # fmt: skip
+    lab.add_argument("lesson", metavar="LESSON", nargs="?", default="01", help="01 if not given")
+    lab.add_argument("--no-browser", action="store_true", help="only print the address")
+
+    reset = command(
+        "reset", _reset, "restore one lesson as it ships", "durakit reset 01",
+        "\nWhat you wrote in it is kept beside it as a backup with a number.",
+    )  # fmt: skip
+    reset.add_argument("lesson", metavar="NN", help="the lesson's number")
+
+    runs = command(
+        "runs", _runs, "list the runs of a file", "durakit runs orders.db",
+        "\nOnly looks: no file is changed or created, also while a driver is at work.",
+    )  # fmt: skip
+    _add_file(runs)
+    runs.add_argument("--account", metavar="A", help="only this account; every one if not given")
+
+    show = command(
+        "show", _show, "show one run: status, reason, operations, journal",
+        "durakit show orders.db welcome:42",
+        "\nOnly looks: no file is changed or created. Control characters are shown as escapes;\n"
+        "on a terminal long payloads are cut, and --json has them whole.",
+    )  # fmt: skip
+    _add_file(show)
+    show.add_argument("id", metavar="RUN", help="the run's id")
+
+    resume = command(
+        "resume", _resume, "drive what a crash has left unfinished",
+        "durakit resume orders.db --module shop.workflows",
+        "\nWithout RUN: every run that may be driven. With RUN: that one, a parked one too.\n"
+        "The table says of each run what was done: driven, parked, waiting, owned (another\n"
+        "driver has it) or error.",
+    )  # fmt: skip
+    _add_file(resume)
+    resume.add_argument("id", metavar="RUN", nargs="?", help="the run's id")
+    resume.add_argument(
+        "--module", metavar="MODULE", action="append", required=True,
+        help="import it: it defines the workflows (the current directory is searched too; may "
+        "be given several times)",
+    )  # fmt: skip
+    resume.add_argument(
+        "--wait", metavar="SECONDS", type=_seconds, default=0.0,
+        help="keep trying runs that are owned: a killed driver's lease ends by itself (30 s "
+        "unless the driver chose otherwise)",
+    )  # fmt: skip
+    for looked in (show, resume):
+        looked.add_argument(
+            "--account", metavar="A", default=_ACCOUNT, help=f"{_ACCOUNT} if not given"
+        )
+
+    sweep = command(
+        "sweep", _sweep, "crash a workflow at every boundary and count what happened outside",
+        "durakit sweep shop.workflows:welcome --args '[{\"id\": 42}]'",
+        "\nThe world is the object named `world` in the workflow's module, or --world. It is\n"
+        "given empty folders to live in, so nothing that it holds now is touched.",
+    )  # fmt: skip
+    sweep.add_argument(
+        "workflow", metavar="MODULE:WORKFLOW", help="module and name of the workflow"
+    )
+    sweep.add_argument("--world", metavar="MODULE:NAME", help="the outside world to count in")
+    sweep.add_argument(
+        "--args", metavar="JSON", default="[]",
+        help="the workflow's arguments: a list in their order, or an object by name",
+    )  # fmt: skip
+    sweep.add_argument("--real", action="store_true", help="kill a real process at each point")
+    for printed in (runs, show, sweep):
+        printed.add_argument("--json", action="store_true", help="print JSON, in ASCII")
+    return parser
+
+
+def _add_file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("db", metavar="DB", type=Path, help="the file that a Runtime has made")
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"needs seconds, got {text!r}")
+    return value
+
+
+# -- lessons -------------------------------------------------------------------------------
+
+
+def _lab(options: argparse.Namespace) -> int:
+    source = find_source()
+    mine = copy_beside(source)
+    new = make_copy(source, mine)
+    if new:
+        print(f"{len(new)} new lesson(s) in {visible(str(mine))}", flush=True)
+    return open_lab(mine, options.lesson, ["--no-browser"] if options.no_browser else [])
+
+
+def _reset(options: argparse.Namespace) -> int:
+    source = find_source()
+    done = reset_lesson(options.lesson, source, copy_beside(source))
+    print(f"{visible(str(done.lesson))} is as it ships")
+    if done.backup is not None:
+        print(f"yours is kept as {visible(done.backup.name)}")
+    return OK
+
+
+# -- looking -------------------------------------------------------------------------------
+
+
+def _require_file(path: Path) -> None:
+    """Raises a StoreError for a file that is missing, or that no Runtime could open."""
+    if not files.inspect(path, store.SCHEMA_VERSION, store.shape()):
+        raise MisplacedFile(f"{path}: there is no such file")
+
+
+@contextlib.contextmanager
+def _looking(path: Path, account: str = _ACCOUNT) -> Iterator[Runtime]:
+    """A Runtime on a private copy of the file: nothing that it does can reach the original."""
+    _require_file(path)
+    with (
+        tempfile.TemporaryDirectory(prefix="durakit-look-") as folder,
+        Runtime(_copied(path, Path(folder)), account=account) as rt,
+    ):
+        # Messages speak of the file that was asked for.
+        rt._store.name = str(path)  # noqa: SLF001
+        yield rt
+
+
+def _copied(path: Path, folder: Path) -> Path:
+    """Copy database and write-ahead log as they were at one moment, also under a live driver.
+
+    SQLite changes the database only by moving pages from the log into it, and only appends to
+    the log until it begins the log anew, with a new header. So if the log's header is the same
+    before and after, a log that was copied *after* the database holds every page that was on
+    the move meanwhile. Without a log, the database's own stamp must be the same.
+    """
+    log = path.with_name(path.name + "-wal")
+    copy = folder / "copy.db"
+    copied_log = folder / "copy.db-wal"
+    for _ in range(_COPY_TRIES):
+        before = _generation(path, log)
+        shutil.copyfile(path, copy)
+        copied_log.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copyfile(log, copied_log)
+        if _generation(path, log) == before:
+            return copy
+    raise StoreBusy(f"{path}: is written too fast to be copied; try again")
+
+
+def _generation(path: Path, log: Path) -> tuple[object, ...]:
+    with contextlib.suppress(FileNotFoundError), log.open("rb") as file:
+        header = file.read(32)
+        if header:
+            return (header,)
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns, found.st_ino
+
+
+def _runs(options: argparse.Namespace) -> int:
+    with _looking(options.db) as rt:
+        kept = rt._store  # noqa: SLF001
+        rows = kept.list_runs(options.account)
+        counts = kept.count_entries(rows)
+        found = [
+            _run_form(row, Run(rt, row).reason, entries)
+            for row, entries in zip(rows, counts, strict=True)
+        ]
+    if options.json:
+        _print_json(found)
+    elif not found:
+        whose = "" if options.account is None else f" of account {options.account!r}"
+        print(f"no runs{visible(whose)}")
+    else:
+        names = [
+            "id",
+            "workflow",
+            "status",
+            "entries",
+            "incarnations",
+            "created",
+            "owner",
+            "reason",
+        ]
+        if any(form["account"] != _ACCOUNT for form in found):
+            names.insert(0, "account")
+        _print_table(names, [[form[name] for name in names] for form in found])
+    return _code_for(row.status for row in rows)
+
+
+def _show(options: argparse.Namespace) -> int:
+    with _looking(options.db, options.account) as rt:
+        kept = rt._store  # noqa: SLF001
+        try:
+            run = rt.get(options.id)
+        except RunNotFound as error:
+            others = {row.account for row in kept.list_runs(None) if row.id == options.id}
+            hint = "".join(f"; account {name!r} has one: --account" for name in sorted(others))
+            raise RunNotFound(f"{error}{hint}") from None
+        row = kept.find_run(run.account, run.id)
+        # A journal is shown only where it is what was written: each digest is checked.
+        entries, _ = kept._verified(kept._connection(), row)  # noqa: SLF001
+        operations = kept.operations_of(row)
+        form = _run_form(row, run.reason, len(entries))
+    if row.status == "completed":
+        form["result"] = json.loads(entries[(row.explained or len(entries)) - 1].payload)["value"]
+    journal = [_entry_form(entry) for entry in entries]
+    deeds = [_operation_form(operation) for operation in operations]
+    if options.json:
+        _print_json({**form, "operations": deeds, "journal": journal})
+    else:
+        _print_run(form)
+        _print_section("operations", deeds)
+        _print_section("journal", journal)
+    return _code_for([row.status])
+
+
+def _run_form(row: RunRow, reason: str, entries: int) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "account": row.account,
+        "workflow": row.workflow,
+        "version": row.version,
+        "status": row.status,
+        "reason": reason,
+        "entries": entries,
+        "incarnations": row.token,
+        "owner": row.owner,
+        "owned_until": _moment(row.leased),
+        "commands": row.commands,
+        "created": _moment(row.created),
+        "deadline": _moment(row.deadline),
+    }
+
+
+def _operation_form(row: OperationRow) -> dict[str, Any]:
+    return {
+        "tool": row.tool,
+        "key": row.key,
+        "status": row.status,
+        "outcome": outcome_of(row),
+        "attempts": row.attempts,
+        "contract": row.contract,
+        "first_sent": _moment(row.first_sent),
+        "sent": _moment(row.sent),
+        "run": row.run_id,
+    }
+
+
+def _entry_form(entry: Entry) -> dict[str, Any]:
+    return {
+        "seq": entry.seq,
+        "incarnation": entry.token,
+        "kind": entry.kind,
+        "step": entry.step,
+        "key": entry.key,
+        "attempt": entry.attempt,
+        "time": _moment(entry.time),
+        "payload": json.loads(entry.payload),
+    }
+
+
+def _code_for(statuses: Any) -> int:
+    return NEEDS_A_PERSON if any(status in _FOR_A_PERSON for status in statuses) else OK
+
+
+# -- driving -------------------------------------------------------------------------------
+
+
+def _resume(options: argparse.Namespace) -> int:
+    _require_file(options.db)
+    for name in options.module:
+        _imported(name)
+    clock = SystemClock()
+    # Absolute, so that no file name can be taken for ":memory:".
+    with Runtime(options.db.absolute(), account=options.account, clock=clock) as rt:
+        rt._store.check_clock()  # noqa: SLF001 - one clear line instead of one per run
+        with contextlib.redirect_stdout(sys.stderr):
+            if options.id is None:
+                rows = rt._recover(options.wait)  # noqa: SLF001 - the table without pandas
+            else:
+                rows = [_resumed(rt, options.id, clock, options.wait)]
+    if rows:
+        _print_table(["run", "did", "status", "detail"], rows)
+    else:
+        print("nothing is unfinished")
+    if any(did == "error" for _, did, _, _ in rows):
+        return NEEDS_A_PERSON
+    return _code_for(status for _, _, status, _ in rows)
+
+
+def _resumed(
+    rt: Runtime, run_id: str, clock: SystemClock, wait: float
+) -> tuple[str, str, str, str]:
+    """Drive one run: its line of the table."""
+    ends = clock.monotonic() + wait
+    run = rt.resume(run_id)
+    while run.note.startswith("owned") and (left := ends - clock.monotonic()) > 0:
+        clock.sleep(min(_POLL, left))
+        run = rt.resume(run_id)
+    did = "driven"
+    if run.note.startswith("owned"):
+        did = "owned"
+    elif run.note.startswith("already"):
+        did = "nothing"
+    detail = "; ".join(part for part in (run.note, run.reason) if part)
+    return run.id, did, run.status, detail
+
+
+def _imported(name: str) -> Any:
+    """Import a module, from the current directory too. Raises UsageError where that fails."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    if "/" in name or name.endswith(".py"):
+        raise UsageError(f"{name!r} is a file; a module is named as for import: package.module")
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise UsageError(f"there is no module {name!r} here or among the installed") from error
+        raise UsageError(f"module {name!r} cannot be imported: {error}") from error
+    except (Exception, SystemExit) as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise UsageError(f"module {name!r} cannot be imported: {problem}") from error
+
+
+def _named(text: str, option: str) -> tuple[Any, Any]:
+    """The module and the object that ``module:name`` says."""
+    module_name, colon, name = text.partition(":")
+    if not (module_name and colon and name):
+        raise UsageError(f"{option}: say module:name, as in shop.workflows:welcome; got {text!r}")
+    module = _imported(module_name)
+    try:
+        return module, getattr(module, name)
+    except AttributeError:
+        raise UsageError(f"{option}: module {module_name!r} has no {name!r}") from None
+
+
+def _sweep(options: argparse.Namespace) -> int:
+    from durakit.sweep import sweep  # noqa: PLC0415 - only this command needs it
+
+    module, workflow = _named(options.workflow, "MODULE:WORKFLOW")
+    if not isinstance(workflow, Workflow):
+        raise UsageError(f"{options.workflow} is no workflow: declare it with @dk.workflow")
+    if options.world is not None:
+        _, world = _named(options.world, "--world")
+    elif hasattr(module, "world"):
+        world = module.world
+    else:
+        raise UsageError(
+            f"module {module.__name__!r} has no object named `world` to count effects in: make "
+            "one there, or say --world module:name"
+        )
+    if isinstance(world, type):
+        raise UsageError("the world must be the object that the tools use, and this is a class")
+    args, kwargs = _arguments(workflow, options.args)
+    mode: Literal["simulated", "process"] = "process" if options.real else "simulated"
+    with contextlib.redirect_stdout(sys.stderr):
+        report = sweep(workflow, *args, world=world, mode=mode, **kwargs)
+    if options.json:
+        _print_json(
+            {
+                "workflow": workflow.name,
+                "mode": mode,
+                "safe": report.safe,
+                "counterexample": report.counterexample,
+                "rows": report.rows,
+            }
+        )
+    else:
+        print("\n".join(visible(line) for line in report.text().splitlines()))
+        for row in report.rows:
+            if row["detail"] and not row["verdict"].startswith("safe"):
+                where = f"{row['number']} {row['point']} of {row['place']}"
+                print(visible(f"{where}: {row['verdict']}: {row['detail']}"))
+    return OK if report.safe else NEEDS_A_PERSON
+
+
+def _arguments(workflow: Workflow, text: str) -> tuple[list[Any], dict[str, Any]]:
+    """A workflow's arguments from JSON, in the types that it declares."""
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--args is no JSON: {error}") from error
+    parameters = list(inspect.signature(workflow.function).parameters.values())
+    signature = inspect.Signature(parameters[1:])
+    try:
+        if isinstance(given, dict):
+            bound = signature.bind(**given)
+        elif isinstance(given, list):
+            bound = signature.bind(*given)
+        else:
+            raise UsageError("--args: a list in the order of the arguments, or an object by name")
+    except TypeError as error:
+        raise UsageError(f"--args does not fit {workflow.name}{signature}: {error}") from error
+    return workflow.parameters.load(dict(bound.arguments))
+
+
+# -- printing ------------------------------------------------------------------------------
+
+
+def visible(text: str) -> str:
+    r"""``text`` on one line with everything that is not printable as an escape like ``\u001b``.
+
+    That covers control characters and the invisible ones that turn text around or join it. A
+    backslash stays as it is: JSON output tells the two apart.
+    """
+    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    return f"\\u{code:04x}" if code <= 0xFFFF else json.dumps(character)[1:-1]
+
+
+def _moment(value: float | None) -> str | None:
+    """Wall seconds as UTC; a number that no calendar has stays a number."""
+    if value is None:
+        return None
+    try:
+        moment = datetime.fromtimestamp(value, UTC)
+    except (OverflowError, ValueError, OSError):
+        return repr(value)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return visible(value)
+    return visible(json.dumps(value, ensure_ascii=False))
+
+
+def _width(text: str) -> int:
+    """Columns that ``text`` takes on a terminal: East Asian wide characters take two."""
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )
+
+
+def _print_table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    lines = [list(headings), *([_cell(value) for value in row] for row in rows)]
+    widths = [max(_width(line[i]) for line in lines) for i in range(len(headings))]
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for line in lines:
+        text = "  ".join(
+            cell + " " * (width - _width(cell)) for cell, width in zip(line, widths, strict=True)
+        ).rstrip()
+        print(text if room is None else _cut(text, room))
+
+
+def _cut(text: str, room: int) -> str:
+    """``text`` in at most ``room`` columns, the end replaced by … where it is longer."""
+    if _width(text) <= room:
+        return text
+    kept = ""
+    for character in text:
+        if _width(kept + character) >= room:
+            break
+        kept += character
+    return kept + "…"
+
+
+def _print_run(form: dict[str, Any]) -> None:
+    for name, value in form.items():
+        if name == "result" or value not in (None, "", 0):
+            print(f"{name:<12}  {_cell(value)}")
+
+
+def _print_section(name: str, forms: Sequence[dict[str, Any]]) -> None:
+    print(f"\n{name}" if forms else f"\nno {name}")
+    if forms:
+        _print_table(list(forms[0]), [list(form.values()) for form in forms])
+
+
+def _print_json(value: Any) -> None:
+    # json leaves DEL as it is; it can only stand inside a text.
+    print(json.dumps(value, indent=2).replace("\x7f", "\\u007f"))

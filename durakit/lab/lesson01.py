@@ -1,0 +1,322 @@
+"""Lesson 01, twice in the inbox: what would clutter its cells, and the checker of its exercise."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from durakit.clock import ManualClock
+from durakit.define import Tool, Workflow
+from durakit.errors import SimulatedCrash
+from durakit.faults import CrashAt
+from durakit.lab.exercises import (
+    Exercise,
+    Finding,
+    Note,
+    Row,
+    SideBySide,
+    Table,
+    closing,
+    fresh_folder,
+    one_line,
+    right,
+    todo,
+    wrong,
+)
+from durakit.mail import PROFILES, Fault, Mailbox
+from durakit.runtime import Run, Runtime
+
+__all__ = ["beside", "customers", "end", "exactly_once", "open_world", "start"]
+
+CUSTOMERS: Final = Path("data") / "customers.json"
+
+
+# -- what the cells use ----------------------------------------------------------------------------
+
+
+def start() -> Path:
+    """Return a fresh folder for everything that this lesson writes; it goes with the kernel."""
+    return fresh_folder("lesson01")
+
+
+def customers(number: int = 3) -> list[dict[str, Any]]:
+    """Return the first customers of ``data/customers.json``: id, name and email.
+
+    Raises FileNotFoundError, saying where to go, where there is no such file.
+    """
+    checkout = Path(__file__).resolve().parent.parent.parent
+    here = Path.cwd()
+    for place in (checkout, here, here.parent):
+        if (place / CUSTOMERS).is_file():
+            listed: list[dict[str, Any]] = json.loads((place / CUSTOMERS).read_bytes())
+            return listed[:number]
+    raise FileNotFoundError(f"no {CUSTOMERS} here: open the lesson in your durakit checkout")
+
+
+def open_world(
+    folder: Path, profile: str = "opaque", plan: tuple[Fault, ...] = ()
+) -> tuple[Mailbox, Runtime]:
+    """Return a mail service and a runtime on one manual clock, each with a file of its own.
+
+    A new folder is an empty world; a folder that was used before is opened as it was left.
+    """
+    clock = ManualClock()
+    mailbox = Mailbox(folder, profile=profile, clock=clock, plan=plan)
+    runtime = Runtime(folder / "runs.db", clock=clock, world=mailbox, owner="lesson")
+    return mailbox, runtime
+
+
+def beside(run: Run, mailbox: Mailbox) -> SideBySide:
+    """Return what the runtime believes about ``run``, beside what the mail service has done."""
+    believed = run.operations()[["key", "status", "outcome", "attempts"]].to_dict("records")
+    sent = [
+        {"mail": mail["id"], "to": mail["to"], "key": effect["key"] or "(none)"}
+        for mail, effect in zip(mailbox.inbox(), mailbox.effects(), strict=True)
+    ]
+    return SideBySide(
+        (
+            Table(
+                f"BELIEF: the runtime's file (the run is {run.status})",
+                [{str(name): value for name, value in row.items()} for row in believed],
+                "(no record)",
+            ),
+            Table("TRUTH: the mail service's ledger", sent, "(no mail)"),
+        )
+    )
+
+
+def end() -> Note:
+    """Close the lesson."""
+    return closing("01", exercises=1, predictions=4)
+
+
+# -- the exercise ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One crash (or none), the recovery after it, and what the ledger holds in the end."""
+
+    crash: str
+    mails: int
+    status: str
+    reason: str
+    keys: tuple[str | None, ...]
+    """what the service was told, request by request"""
+
+    @property
+    def verdict(self) -> str:
+        """In one or two words."""
+        if self.mails > 1:
+            return "✗ sent twice"
+        if self.mails == 0 and self.status == "completed":
+            return "✗ never sent"
+        if self.status != "completed":
+            return f"✗ {self.status}"
+        return "✓ one mail"
+
+
+def check_exactly_once(workflow: object, mailbox: object) -> Finding:
+    """Check a welcome workflow against the real mailbox, at every crash point it has.
+
+    The ledger is the only judge; what the runtime believes is only told.
+    """
+    if isinstance(workflow, Tool):
+        return wrong("You handed over the tool. Hand over the workflow that calls it.")
+    if not isinstance(workflow, Workflow):
+        return wrong(
+            "The first thing to hand over is your workflow: the function below @dk.workflow, "
+            f"by its name and without brackets. This is a {type(workflow).__name__}."
+        )
+    if not isinstance(mailbox, Mailbox):
+        return wrong("The second thing to hand over is the mailbox that your tool sends to.")
+    if _has_dots(workflow):
+        return todo("Put an operation key in the place of the three dots, then check again.")
+    ada, bela = customers(2)
+    try:
+        workflow.parameters.dump((ada,), {})
+    except TypeError as error:
+        return wrong(f"Your workflow is called with ctx and one customer: {one_line(error)}.")
+    with _borrowed(mailbox) as laboratory:
+        return (
+            _without_a_crash(laboratory, workflow, ada)
+            or _for_two_customers(laboratory, workflow, ada, bela)
+            or _at_every_crash(laboratory, workflow, ada)
+        )
+
+
+def _has_dots(workflow: Workflow) -> bool:
+    code = getattr(workflow.function, "__code__", None)
+    return code is not None and ... in code.co_consts
+
+
+@dataclass
+class _Laboratory:
+    """The learner's mailbox, moved to a fresh folder for each trial."""
+
+    mailbox: Mailbox
+    folder: Path
+    trials: int = 0
+
+    @contextlib.contextmanager
+    def world(self, plan: tuple[Fault, ...] = ()) -> Iterator[Runtime]:
+        """Open an empty world and a runtime on it."""
+        self.trials += 1
+        folder = self.folder / str(self.trials)
+        self.mailbox.clock = ManualClock()
+        self.mailbox.plan = list(plan)
+        self.mailbox.fresh(folder)
+        with Runtime(
+            folder / "runs.db", clock=self.mailbox.clock, world=self.mailbox, owner="checker",
+            durability="process",
+        ) as runtime:  # fmt: skip
+            yield runtime
+
+    def try_once(
+        self,
+        workflow: Workflow,
+        customer: dict[str, Any],
+        crash: CrashAt | None = None,
+        plan: tuple[Fault, ...] = (),
+    ) -> tuple[Tried, SimulatedCrash | None]:
+        """Run, crash, recover, let a day's hour pass so that late requests act, and count."""
+        with self.world(plan) as runtime:
+            run = runtime.run(workflow, customer, id="exercise", crash=crash)
+            crashed = run.crash
+            runtime.recover()
+            self.mailbox.clock.sleep(3600)
+            runtime.recover()
+            place = "no crash" if crashed is None else f"{crashed.point} of {crashed.place}"
+            place += ", acts late" if crash is not None and crash.fate == "late" else ""
+            place = "no crash, the reply is lost" if plan else place
+            keys = tuple(request["key"] for request in self.mailbox.requests())
+            mails = len(self.mailbox.inbox(to=customer["email"]))
+            return Tried(place, mails, run.status, run.reason, keys), crashed
+
+
+@contextlib.contextmanager
+def _borrowed(mailbox: Mailbox) -> Iterator[_Laboratory]:
+    """Use the learner's mailbox in folders of our own, and give it back as it was."""
+    home = mailbox._path  # noqa: SLF001 - a mailbox does not say in public where it lives
+    before = mailbox.clock, mailbox.plan, mailbox.profile
+    mailbox.profile = PROFILES["idempotent"]
+    with tempfile.TemporaryDirectory(
+        prefix="durakit-exercise-", ignore_cleanup_errors=True
+    ) as folder:
+        try:
+            # What the learner's code prints is of no use a dozen times over.
+            with contextlib.redirect_stdout(io.StringIO()):
+                yield _Laboratory(mailbox, Path(folder))
+        finally:
+            mailbox.clock, mailbox.plan, mailbox.profile = before
+            if home is None:
+                mailbox.close()
+            else:
+                mailbox.fresh(home.parent)
+
+
+def _without_a_crash(
+    laboratory: _Laboratory, workflow: Workflow, ada: dict[str, Any]
+) -> Finding | None:
+    tried, _ = laboratory.try_once(workflow, ada)
+    if tried.status == "failed":
+        return wrong(f"Nothing crashed, and yet your workflow failed: {tried.reason}")
+    if tried.status != "completed":
+        return wrong(f"Nothing crashed, and yet your run is {tried.status}: {tried.reason}")
+    if tried.mails == 0:
+        others = len(laboratory.mailbox.inbox())
+        return wrong(
+            "Your workflow ends well, but no mail for Ada came out of this mailbox"
+            + (f" ({others} went to another address)." if others else ".")
+        )
+    if tried.mails > 1:
+        return wrong(f"Nothing crashed, and yet Ada has {tried.mails} mails: send it in one place.")
+    return None
+
+
+def _for_two_customers(
+    laboratory: _Laboratory, workflow: Workflow, ada: dict[str, Any], bela: dict[str, Any]
+) -> Finding | None:
+    with laboratory.world() as runtime:
+        runtime.run(workflow, ada, id="for Ada")
+        run = runtime.run(workflow, bela, id="for Bela")
+        mails = len(laboratory.mailbox.inbox(to=bela["email"]))
+        if mails == 1 and run.status == "completed":
+            return None
+        because = f" ({run.reason})" if run.reason else ""
+        return wrong(
+            f"After Ada it is Bela's turn, and she gets {mails} mails{because}.",
+            "Two customers are two operations: their keys must differ.",
+        )
+
+
+def _at_every_crash(laboratory: _Laboratory, workflow: Workflow, ada: dict[str, Any]) -> Finding:
+    """Stop at boundary 1, 2, … until there is none left, and once lose the reply."""
+    trials: list[Tried] = []
+    for number in range(1, 200):
+        tried, crashed = laboratory.try_once(workflow, ada, CrashAt(number))
+        if crashed is None:
+            break
+        trials.append(tried)
+        if crashed.point == "request_sent":
+            late = CrashAt(number, fate="late")
+            trials.append(laboratory.try_once(workflow, ada, late)[0])
+    else:
+        return wrong("Your workflow passes more than 200 boundaries. One mail needs far fewer.")
+    trials.append(laboratory.try_once(workflow, ada, plan=(Fault("reply_lost"),))[0])
+    rows: list[Row] = [
+        {"stopped at": t.crash, "Ada's mails": t.mails, "verdict": t.verdict} for t in trials
+    ]
+    table = Table("What the ledger says after each crash and its recovery", rows)
+    bad = [tried for tried in trials if not tried.verdict.startswith("✓")]
+    if bad:
+        worst = max(bad, key=lambda tried: (tried.mails > 1, tried.mails == 0))
+        return wrong(*_told(worst, len(bad), len(trials)), table=table)
+    says = [f"{len(trials)} trials, {len(trials)} times exactly one mail. The ledger says so."]
+    if any(ada["email"] in (key or "") for tried in trials for key in tried.keys):
+        says.append(
+            "One remark: your key holds a mail address, and keys end up in logs. Prefer an id."
+        )
+    return right(*says, table=table)
+
+
+def _told(tried: Tried, bad: int, number: int) -> list[str]:
+    """Say where it goes wrong and what can be seen there; the hints say what to do."""
+    says = [f"{bad} of {number} trials go wrong. Look at this one: {tried.crash}."]
+    if tried.mails > 1:
+        says.append(f"After the recovery Ada has {tried.mails} mails.")
+        if " of send" not in tried.crash and "step" in tried.crash:
+            says.append("The send is inside a step, and a step may run again.")
+        elif None in tried.keys:
+            says.append("The service was given no key, so the second request was a new mail to it.")
+        elif len(set(tried.keys)) > 1:
+            keys = " and ".join(dict.fromkeys(repr(one_line(key)) for key in tried.keys))
+            says.append(f"The service was given different keys for one mail: {keys}.")
+    elif tried.status == "completed":
+        says.append("The run says completed, and Ada has no mail.")
+    elif "does not match the journal" in tried.reason:
+        says.append("On the way back your workflow asks for another key than the one it saved.")
+    elif tried.status == "needs_decision":
+        says.append(
+            f"The run waits for a person, with {tried.mails} mail(s) out: {one_line(tried.reason)}."
+        )
+    else:
+        says.append(f"The run is {tried.status}: {one_line(tried.reason)}")
+    return says
+
+
+HINTS: Final = (
+    # One line each: the ladder from a nudge to nearly the answer.
+    "The runtime and the service must both know that it is the same mail. Who does not know yet?",
+    "Three places to change: what the tool declares, what it tells the service, the key in call.",
+    'Declare effect="idempotent", and give key=call.key to send: it is the same in every attempt.',
+    "Make the key from 'welcome' and the customer's id: no time, no attempt, no random number.",
+)
+
+exactly_once = Exercise("01.5", "one mail, wherever it crashes", check_exactly_once, HINTS)

@@ -1,0 +1,693 @@
+"""The command line: each command as a real process on real files."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import durakit as dk
+from durakit import cli, faults
+from durakit.mail import Mailbox
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = ("lab", "reset", "runs", "show", "resume", "sweep")
+
+#: An id, and a customer, that would colour, ring, clear and turn round a terminal.
+HOSTILE = "run\x1b[2J\x07\x7f\x9b31m\u202e\r\nlast"
+SHOWN = r"run\u001b[2J\u0007\u007f\u009b31m\u202e\u000d\u000alast"
+
+SHOP = '''
+"""A shop whose mail goes to a world of its own, beside this file."""
+
+import signal
+import time
+from pathlib import Path
+
+import durakit as dk
+from durakit.mail import Mailbox
+
+world = Mailbox(Path(__file__).parent / "mail", latency=0)
+print("the shop is open")
+
+
+@dk.tool(effect="idempotent", window=86400)
+def send_email(call, to):
+    return world.send(to, "Welcome", "Hello", key=call.key)
+
+
+@dk.tool
+def shout(call, to):
+    return world.send(to, "Hey", "Hello")
+
+
+@dk.tool(effect="opaque", on_unknown="resend")
+def shout_again(call, to):
+    return world.send(to, "Hey", "Hello")
+
+
+@dk.workflow
+def welcome(ctx, to):
+    print("welcome is at work")
+    text = ctx.step("draft", lambda: f"Hello {to}")
+    ctx.call(send_email, to, key=f"welcome:{to}")
+    return text
+
+
+@dk.workflow
+def careful(ctx, to):
+    return ctx.call(shout, to, key=f"shout:{to}")
+
+
+@dk.workflow
+def careless(ctx, to):
+    return ctx.call(shout_again, to, key=f"shout:{to}")
+
+
+@dk.workflow
+def broken(ctx):
+    raise ValueError("no stock\\x1b[2J")
+
+
+@dk.workflow
+def endless(ctx):
+    # A test that was started in the background would have interrupts switched off.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    print("waiting", flush=True)
+    time.sleep(60)
+'''
+
+#: Starts a run in orders.db and dies by SIGKILL at a crash point. The lease is short, so that a
+#: test need not wait long for it.
+DIE = """
+import sys
+import durakit as dk
+import shop
+
+rt = dk.Runtime("orders.db", lease=0.2, world=shop.world)
+rt._kill = True
+name, id, point, to = sys.argv[1:]
+tool = {"welcome": "send_email", "careful": "shout"}[name]
+rt.run(getattr(shop, name), to, id=id, crash=dk.CrashAt(tool, point))
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """A folder with the module `shop` in it, to stand in."""
+    (tmp_path / "shop.py").write_text(SHOP, encoding="utf-8")
+    return tmp_path
+
+
+def durakit(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run one command in `folder` and wait for it."""
+    return subprocess.run(
+        [sys.executable, "-m", "durakit", *words],
+        cwd=folder,
+        check=False,
+        capture_output=True,
+        encoding="utf-8",
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+    )
+
+
+def answer(folder: Path, *words: str, code: int = 0) -> str:
+    """Run one command that must end with `code` and complain of nothing; its output."""
+    done = durakit(folder, *words)
+    assert (done.returncode, complaints(done)) == (code, [])
+    return done.stdout
+
+
+def complaints(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Return what a command said on standard error itself, and any traceback."""
+    lines = done.stderr.splitlines()
+    return [line for line in lines if line.startswith(("durakit:", "Traceback"))]
+
+
+def refusal(folder: Path, *words: str, code: int = 2) -> str:
+    """Run one command that must end with `code` and one clear line; the line's text."""
+    done = durakit(folder, *words)
+    assert (done.returncode, done.stdout) == (code, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("durakit: ")
+    return line.removeprefix("durakit: ")
+
+
+def die(folder: Path, workflow: str, run_id: str, point: str, to: str = "ada") -> None:
+    """Start a run in a child process that kills itself at `point`."""
+    words = [sys.executable, "-c", DIE, workflow, run_id, point, to]
+    done = subprocess.run(words, cwd=folder, check=False, capture_output=True, timeout=60)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def sent(folder: Path) -> int:
+    """How many mails the shop's world says it has delivered."""
+    mailbox = Mailbox(folder / "mail", latency=0)
+    count = len(mailbox.effects())
+    mailbox.close()
+    return count
+
+
+def state(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Every database file in `folder`: its bytes, and when it was last written."""
+    return {
+        path.name: (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in sorted(folder.glob("*.db*"))
+    }
+
+
+def make_runs(folder: Path, *ids: str, **options: Any) -> None:
+    """Finish some runs of a workflow without effects in orders.db, and close it."""
+
+    @dk.workflow
+    def noted(ctx: dk.Context, text: str) -> str:
+        return ctx.step("note", lambda: text)
+
+    with dk.Runtime(folder / "orders.db", **options) as rt:
+        for name in ids:
+            assert rt.run(noted, name, id=name).status == "completed"
+
+
+# -- the command itself --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_tells_the_exit_codes_and_gives_one_example(command: str, tmp_path: Path) -> None:
+    """Whoever asks a command for help can start from a line that works."""
+    text = answer(tmp_path, command, "--help")
+    assert f"example:\n  durakit {command}" in text
+    assert text.count("example:") == 1
+    assert "exit codes:" in text
+    assert "needs a person" in text
+
+
+def test_help_names_every_command_and_loads_nothing_heavy(tmp_path: Path) -> None:
+    """`durakit --help` answers before pandas or JupyterLab could have been imported."""
+    program = (
+        "import sys; from durakit.cli import main; code = main(['--help']); "
+        "heavy = {'pandas', 'numpy', 'matplotlib', 'jupyterlab', 'ipywidgets', 'tornado'}; "
+        "print('heavy:', *sorted(heavy & set(sys.modules))); sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.stdout.splitlines()[-1] == "heavy:"
+    for command in COMMANDS:
+        assert re.search(rf"^    {command}\s", done.stdout, re.MULTILINE)
+
+
+def test_the_version_is_the_packages(tmp_path: Path) -> None:
+    """`--version` says what `durakit.__version__` says."""
+    assert answer(tmp_path, "--version") == f"durakit {dk.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("nonsense",),
+        ("runs",),
+        ("runs", "orders.db", "--jso"),
+        ("resume", "orders.db"),
+        ("resume", "orders.db", "--module", "shop", "--wait", "nan"),
+        ("sweep",),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(words: tuple[str, ...], tmp_path: Path) -> None:
+    """What is wrong and where help is, without a page of usage or a traceback."""
+    assert "--help" in refusal(tmp_path, *words)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("runs", "no.db"), ("show", "no.db", "r"), ("resume", "no.db", "--module", "json")],
+)
+def test_a_missing_file_is_an_error_and_is_not_created(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A wrong path must not leave an empty database behind."""
+    assert refusal(tmp_path, *words) == "no.db: there is no such file"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"SQLite format 3\x00", b"not a database at all\n" * 9])
+def test_an_unusable_file_is_refused_and_left_alone(content: bytes, tmp_path: Path) -> None:
+    """Looking at a foreign or damaged file says so and does not touch it."""
+    (tmp_path / "other.db").write_bytes(content)
+    before = state(tmp_path)
+    for words in (("runs", "other.db"), ("show", "other.db", "r")):
+        assert "Left as it was" in refusal(tmp_path, *words)
+    assert state(tmp_path) == before
+
+
+# -- runs and show -------------------------------------------------------------------------
+
+
+def test_runs_lists_every_run_oldest_first(tmp_path: Path) -> None:
+    """One line per run, and its entries are counted as the journal has them."""
+    make_runs(tmp_path, "b", "a")
+    lines = answer(tmp_path, "runs", "orders.db").splitlines()
+    assert lines[0].split() == ["id", "workflow", "status", "entries", "incarnations", "created",
+                                "owner", "reason"]  # fmt: skip
+    assert [line.split()[:5] for line in lines[1:]] == [
+        [name, "noted", "completed", "4", "1"] for name in ("b", "a")
+    ]
+    found = json.loads(answer(tmp_path, "runs", "orders.db", "--json"))
+    assert [(run["id"], run["entries"]) for run in found] == [("b", 4), ("a", 4)]
+
+
+def test_accounts_are_told_apart(tmp_path: Path) -> None:
+    """`--account` keeps the others out; a run that only another account has is hinted at."""
+    make_runs(tmp_path, "mine")
+    make_runs(tmp_path, "theirs", account="b")
+    accounts = [line.split()[0] for line in answer(tmp_path, "runs", "orders.db").splitlines()]
+    assert accounts == ["account", "default", "b"]
+    only = json.loads(answer(tmp_path, "runs", "orders.db", "--account", "b", "--json"))
+    assert [run["id"] for run in only] == ["theirs"]
+    assert answer(tmp_path, "runs", "orders.db", "--account", "c") == "no runs of account 'c'\n"
+    assert "account 'b' has one" in refusal(tmp_path, "show", "orders.db", "theirs")
+    assert "theirs" in answer(tmp_path, "show", "orders.db", "theirs", "--account", "b")
+
+
+def test_show_tells_status_operations_and_journal(shop: Path) -> None:
+    """A killed run's open operation is shown as unknown, with the entries that led to it."""
+    die(shop, "welcome", "w", "effect_done")
+    text = answer(shop, "show", "orders.db", "w")
+    assert re.search(r"^status +running$", text, re.MULTILINE)
+    assert re.search(r"^send_email +welcome:ada +DISPATCHED +unknown +1 ", text, re.MULTILINE)
+    whole = json.loads(answer(shop, "show", "orders.db", "w", "--json"))
+    assert [entry["kind"] for entry in whole["journal"]] == ["started", "claimed", "step", "intent"]
+    assert [(o["key"], o["outcome"]) for o in whole["operations"]] == [("welcome:ada", "unknown")]
+
+
+def test_text_of_others_reaches_the_terminal_as_escapes_only(tmp_path: Path) -> None:
+    """No id, argument, result or message can clear the screen or turn the line round."""
+    make_runs(tmp_path, HOSTILE)
+    outputs = [
+        answer(tmp_path, *words, *more)
+        for words in (("runs", "orders.db"), ("show", "orders.db", HOSTILE))
+        for more in ((), ("--json",))
+    ]
+    for text in outputs:
+        assert [c for c in text.replace("\n", "") if not c.isprintable()] == []
+    assert all(SHOWN in text for text in outputs[::2])
+    assert json.loads(outputs[3])["result"] == HOSTILE
+    assert refusal(tmp_path, "show", "orders.db", f"no {HOSTILE}").isprintable()
+
+
+def test_a_journal_that_was_altered_is_not_shown(tmp_path: Path) -> None:
+    """`show` checks every digest first: what it prints is what was written."""
+    make_runs(tmp_path, "told")
+    path = tmp_path / "orders.db"
+    altered = path.read_bytes().replace(b'{"value":"told"}', b'{"value":"sold"}')
+    assert altered != path.read_bytes()
+    path.write_bytes(altered)
+    assert "is not what was written" in refusal(tmp_path, "show", "orders.db", "told")
+
+
+@pytest.mark.real_kill
+def test_looking_at_what_a_kill_left_changes_no_byte(shop: Path) -> None:
+    """The write-ahead log of a dead process stays where it is, also after many looks."""
+    die(shop, "welcome", "w", "reply_received")
+    before = state(shop)
+    assert before["orders.db-wal"][0], "the kill left a log"
+    for words in (("runs", "orders.db"), ("show", "orders.db", "w"), ("runs", "orders.db")):
+        assert "running" in answer(shop, *words)
+        assert state(shop) == before
+
+
+def test_looking_at_a_file_in_use_sees_all_that_is_committed(tmp_path: Path) -> None:
+    """A live driver's entries are read from its log, and its files are as they were."""
+    make_runs(tmp_path, "first")
+    with dk.Runtime(tmp_path / "orders.db") as rt:
+        workflow = dk.workflow(lambda ctx: ctx.step("one", lambda: 1), name="live")
+        rt.run(workflow, id="second")
+        before = state(tmp_path)
+        assert before["orders.db-wal"][0], "the entries are still in the log"
+        found = json.loads(answer(tmp_path, "runs", "orders.db", "--json"))
+        assert [run["id"] for run in found] == ["first", "second"]
+        assert state(tmp_path) == before
+
+
+def test_a_copy_that_a_new_log_crossed_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the log begins anew between the two copies, the torn pair is thrown away."""
+    database, log = tmp_path / "x.db", tmp_path / "x.db-wal"
+    database.write_bytes(b"old pages")
+    log.write_bytes(b"1" * 32 + b"frames")
+    copied: list[str] = []
+    plain = shutil.copyfile
+
+    def copy(source: Path, target: Path) -> None:
+        plain(source, target)
+        copied.append(source.name)
+        if len(copied) == 1:  # a checkpoint empties the log, and a commit begins the next
+            database.write_bytes(b"new pages")
+            log.write_bytes(b"2" * 32)
+
+    monkeypatch.setattr(shutil, "copyfile", copy)
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    assert cli._copied(database, folder).read_bytes() == b"new pages"
+    assert (folder / "copy.db-wal").read_bytes() == b"2" * 32
+    assert copied == ["x.db", "x.db-wal"] * 2
+
+
+def test_a_file_of_a_manual_clock_is_read_and_not_driven(tmp_path: Path) -> None:
+    """The lessons' files can be looked at; driving them on real time is refused in one line."""
+    make_runs(tmp_path, "lesson", clock=dk.ManualClock())
+    before = state(tmp_path)
+    assert "2026-01-01T09:00:00.000Z" in answer(tmp_path, "runs", "orders.db")
+    assert "lesson" in answer(tmp_path, "show", "orders.db", "lesson")
+    assert state(tmp_path) == before
+    assert "manual clock" in refusal(tmp_path, "resume", "orders.db", "--module", "json")
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    """`durakit runs … | head` ends without a word."""
+    make_runs(tmp_path, *"abc")
+    with subprocess.Popen(
+        [sys.executable, "-m", "durakit", "runs", "orders.db"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == cli.NO_READER
+
+
+def test_a_terminal_without_utf_8_gets_escapes(tmp_path: Path) -> None:
+    """A name in another script never ends the command with an encoding error."""
+    make_runs(tmp_path, "世界")
+    done = subprocess.run(
+        [sys.executable, "-m", "durakit", "runs", "orders.db"],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        env={**os.environ, "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"},
+    )
+    assert rb"\u4e16\u754c" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "room", "cut"),
+    [("short", 5, "short"), ("longer", 5, "long…"), ("世界世界", 5, "世界…"), ("世界", 4, "世界")],
+)
+def test_a_line_is_cut_by_what_a_terminal_shows(text: str, room: int, cut: str) -> None:
+    """A wide character takes two columns, and the sign that something is missing takes one."""
+    assert cli._cut(text, room) == cut
+
+
+# -- resume --------------------------------------------------------------------------------
+
+
+@pytest.mark.real_kill
+def test_a_killed_run_is_shown_and_then_finished_with_one_effect(shop: Path) -> None:
+    """Dead after the send, before the reply: recovery sends again under the key, once outside."""
+    die(shop, "welcome", "w", "effect_done")
+    assert sent(shop) == 1
+    assert "running" in answer(shop, "runs", "orders.db")
+    table = answer(shop, "resume", "orders.db", "--module", "shop", "--wait", "30")
+    assert [line.split() for line in table.splitlines()] == [
+        ["run", "did", "status", "detail"],
+        ["w", "driven", "completed"],
+    ]
+    assert sent(shop) == 1
+    (run,) = json.loads(answer(shop, "runs", "orders.db", "--json"))
+    assert (run["status"], run["incarnations"], run["owner"]) == ("completed", 2, None)
+    assert answer(shop, "resume", "orders.db", "--module", "shop") == "nothing is unfinished\n"
+
+
+@pytest.mark.real_kill
+def test_what_nobody_can_know_is_parked_and_asks_for_a_person(shop: Path) -> None:
+    """An opaque tool's unknown effect ends with exit code 1, here and in every later look."""
+    die(shop, "careful", "c", "effect_done")
+    words = ("resume", "orders.db", "c", "--module", "shop", "--wait", "30")
+    assert "needs_decision" in answer(shop, *words, code=1)
+    assert "parked" in answer(shop, "resume", "orders.db", "--module", "shop", code=1)
+    assert "unknown:" in answer(shop, "runs", "orders.db", code=1)
+    assert re.search(r"^reason +unknown:", answer(shop, "show", "orders.db", "c", code=1), re.M)
+    assert sent(shop) == 1
+
+
+def test_a_run_that_fails_asks_for_a_person(shop: Path) -> None:
+    """Its error is in the table, escaped, and the exit code is 1."""
+    start(shop, "broken")
+    table = answer(shop, "resume", "orders.db", "broken", "--module", "shop", code=1)
+    assert r"ValueError: no stock\u001b[2J" in table
+    again = answer(shop, "resume", "orders.db", "broken", "--module", "shop", code=1)
+    assert again.splitlines()[1].split()[:3] == ["broken", "nothing", "failed"]
+
+
+def test_a_run_that_another_driver_owns_is_left_to_it(shop: Path) -> None:
+    """The table says until when, nothing is done, and that is no error."""
+    program = DIE.replace("lease=0.2", "lease=600")
+    words = [sys.executable, "-c", program, "welcome", "w", "before_intent", "ada"]
+    subprocess.run(words, cwd=shop, check=False, capture_output=True, timeout=60)
+    for more in ((), ("w",)):
+        table = answer(shop, "resume", "orders.db", *more, "--module", "shop", "--wait", "0.1")
+        assert re.search(r"^w +owned +running +owned elsewhere until 2", table, re.MULTILINE)
+    assert sent(shop) == 0
+
+
+def test_what_a_workflow_prints_stays_out_of_the_answer(shop: Path) -> None:
+    """Standard output is the table alone; the module's and the workflow's words go elsewhere."""
+    start(shop, "welcome", "ada")
+    done = durakit(shop, "resume", "orders.db", "welcome", "--module", "shop")
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == 2
+    assert done.stderr.splitlines() == ["the shop is open", "welcome is at work"]
+
+
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        ("nowhere", "there is no module 'nowhere'"),
+        ("shop.py", "'shop.py' is a file"),
+        ("faulty", "module 'faulty' cannot be imported: ZeroDivisionError"),
+        ("needy", "module 'needy' cannot be imported: No module named 'nowhere'"),
+        ("json", "'welcome' is not defined in this process"),
+    ],
+)
+def test_a_module_that_does_not_help_is_told_in_one_line(
+    module: str, says: str, shop: Path
+) -> None:
+    """Missing, broken, or not the one that defines the workflow: nothing is driven."""
+    (shop / "faulty.py").write_text("1 / 0\n")
+    (shop / "needy.py").write_text("import nowhere\n")
+    start(shop, "welcome", "ada")
+    assert says in refusal(shop, "resume", "orders.db", "welcome", "--module", module)
+    (run,) = json.loads(answer(shop, "runs", "orders.db", "--json"))
+    assert run["incarnations"] == 0
+
+
+def test_without_its_module_a_run_is_an_error_and_the_others_go_on(shop: Path) -> None:
+    """One run's trouble is a line of the table and exit code 1; the rest is driven."""
+    start(shop, "welcome", "ada")
+    with dk.Runtime(shop / "orders.db") as rt:
+        rt.start(dk.workflow(lambda ctx: None, name="unheard of"), id="stranger")
+    table = answer(shop, "resume", "orders.db", "--module", "shop", code=1)
+    assert [line.split()[:2] for line in table.splitlines()[1:]] == [
+        ["welcome", "driven"],
+        ["stranger", "error"],
+    ]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="an interrupt is sent in another way")
+def test_an_interrupt_ends_with_130_and_gives_the_run_back(shop: Path) -> None:
+    """Ctrl-C prints no traceback, and the run can be driven at once by somebody else."""
+    start(shop, "endless")
+    with subprocess.Popen(
+        [sys.executable, "-m", "durakit", "resume", "orders.db", "--module", "shop"],
+        cwd=shop,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        while process.stderr.readline() not in ("waiting\n", ""):
+            pass
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (130, "durakit: interrupted\n")
+    (run,) = json.loads(answer(shop, "runs", "orders.db", "--json"))
+    assert (run["status"], run["owner"]) == ("running", None)
+
+
+def start(folder: Path, workflow: str, *args: str) -> None:
+    """Save a run of the shop's workflow that nobody drives yet; its id is the name."""
+    program = (
+        "import sys, durakit as dk, shop; name, *args = sys.argv[1:]; "
+        "dk.Runtime('orders.db').start(getattr(shop, name), *args, id=name)"
+    )
+    words = [sys.executable, "-c", program, workflow, *args]
+    subprocess.run(words, cwd=folder, check=True, capture_output=True, timeout=60)
+
+
+# -- sweep ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("args", ['["ada"]', '{"to": "ada"}'])
+def test_a_safe_workflow_is_swept_with_exit_code_0(args: str, shop: Path) -> None:
+    """The world named `world` is found, arguments come by order or name, the mailbox stays."""
+    text = answer(shop, "sweep", "shop:welcome", "--args", args)
+    assert re.search(r"^\d+ +send_email +effect_done +1 +completed +safe$", text, re.MULTILINE)
+    assert sent(shop) == 0
+
+
+def test_a_sweep_that_finds_a_duplicate_ends_with_1_and_the_crash_that_shows_it(
+    shop: Path,
+) -> None:
+    """The counterexample that is printed does send twice, says the world's own ledger."""
+    words = ("sweep", "shop:careless", "--args", '["ada"]', "--world", "shop:world")
+    assert "duplicate: 1 effect(s) more" in answer(shop, *words, code=1)
+    report = json.loads(answer(shop, *words, "--json", code=1))
+    assert report["safe"] is False
+    assert {"duplicate", "safe"} <= {row["verdict"] for row in report["rows"]}
+    program = (
+        "import sys, durakit as dk, shop; rt = dk.Runtime('again.db', world=shop.world); "
+        "shop.world.late_after = 0; crash = dk.CrashAt.parse(sys.argv[1]); "
+        "assert rt.run(shop.careless, 'ada', id='c', crash=crash).crash; rt.recover()"
+    )
+    again = [sys.executable, "-c", program, report["counterexample"]]
+    subprocess.run(again, cwd=shop, check=True, capture_output=True, timeout=60)
+    assert sent(shop) == 2
+
+
+@pytest.mark.real_kill
+def test_a_sweep_with_real_kills_gives_the_same_table(shop: Path) -> None:
+    """The crash that is simulated and the process that is killed leave the same rows."""
+    words = ("sweep", "shop:careless", "--args", '["ada"]', "--json")
+    simulated = json.loads(answer(shop, *words, code=1))
+    killed = json.loads(answer(shop, *words, "--real", code=1))
+    assert killed["mode"] == "process"
+    assert killed["rows"] == simulated["rows"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("shop",), "say module:name"),
+        (("shop:nothing",), "module 'shop' has no 'nothing'"),
+        (("shop:send_email",), "is no workflow"),
+        (("shop:welcome",), "does not fit welcome(to)"),
+        (("shop:welcome", "--args", '{"from": 1}'), "does not fit welcome(to)"),
+        (("shop:welcome", "--args", "ada"), "--args is no JSON"),
+        (("shop:welcome", "--args", '"ada"'), "a list in the order of the arguments"),
+        (("shop:welcome", "--args", "[1]", "--world", "durakit.mail:Mailbox"), "is a class"),
+        (("shop:welcome", "--args", "[1]", "--world", "shop:send_email"), "world: needs fresh()"),
+        (("bare:alone",), "has no object named `world`"),
+    ],
+)
+def test_a_sweep_that_cannot_begin_says_why(words: tuple[str, ...], says: str, shop: Path) -> None:
+    """A name, an argument or a world that does not fit is one line and exit code 2."""
+    (shop / "bare.py").write_text("import durakit as dk\nalone = dk.workflow(lambda ctx: 1)\n")
+    done = durakit(shop, "sweep", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = complaints(done)
+    assert says in line
+
+
+# -- lessons -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout of its own, so that no test meets a learner's copy; its JupyterLab is a stub."""
+    shutil.copytree(
+        ROOT / "durakit", tmp_path / "durakit", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / "01_twice.ipynb").write_text("as it ships")
+    (tmp_path / "notebooks" / "02_anywhere.ipynb").write_text("as it ships")
+    stub = "import sys\nprint(*sys.argv[1:], sep='\\n')\nsys.exit(7)\n"
+    (tmp_path / "jupyterlab.py").write_text(stub)
+    return tmp_path
+
+
+def test_lab_makes_the_learners_copy_and_opens_the_first_lesson(checkout: Path) -> None:
+    """JupyterLab is started on lesson 01 of the copy, and its exit code is handed on."""
+    text = answer(checkout, "lab", code=7)
+    assert "2 new lesson(s) in" in text
+    assert "--LabApp.default_url=/lab/tree/01_twice.ipynb" in text
+    assert "--no-browser" not in text
+    assert (checkout / "my-lessons" / "02_anywhere.ipynb").read_text() == "as it ships"
+
+
+def test_lab_opens_another_lesson_without_a_browser_and_keeps_what_was_written(
+    checkout: Path,
+) -> None:
+    """A copy that is there is only completed."""
+    mine = checkout / "my-lessons" / "02_anywhere.ipynb"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    text = answer(checkout, "lab", "--no-browser", "2", code=7)
+    assert "--LabApp.default_url=/lab/tree/02_anywhere.ipynb" in text
+    assert text.splitlines()[-1] == "--no-browser"
+    assert mine.read_text() == "mine"
+
+
+def test_reset_restores_a_lesson_and_names_the_backup(checkout: Path) -> None:
+    """The learner reads where the old notebook went."""
+    mine = checkout / "my-lessons" / "01_twice.ipynb"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    assert "yours is kept as 01_twice.backup-1.ipynb" in answer(checkout, "reset", "01")
+    assert mine.read_text() == "as it ships"
+    assert mine.with_name("01_twice.backup-1.ipynb").read_text() == "mine"
+    assert "kept" not in answer(checkout, "reset", "1")
+
+
+@pytest.mark.parametrize("words", [("lab", "09"), ("reset", "09")])
+def test_an_unknown_lesson_is_one_line_that_lists_them(
+    words: tuple[str, ...], checkout: Path
+) -> None:
+    """Exit code 2, and the numbers that there are."""
+    done = durakit(checkout, *words)
+    assert done.returncode == 2
+    assert complaints(done) == [
+        "durakit: there is no lesson '09'; there are: 01 twice, 02 anywhere"
+    ]
+
+
+# -- the README ----------------------------------------------------------------------------
+
+
+def test_the_readmes_example_prints_what_the_readme_says(tmp_path: Path) -> None:
+    """Its Python block runs as it stands, in an empty folder, with the output printed below it."""
+    (program,) = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    (printed,) = re.findall(r"^```text\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == (printed, "")
+
+
+def test_the_readme_names_every_command_and_every_crash_point() -> None:
+    """A command or a boundary that is added must be told about."""
+    points = [point for points in faults.POINTS.values() for point in points]
+    assert [word for word in points if f"`{word}`" not in README] == []
+    assert [word for word in COMMANDS if f"durakit {word} " not in README] == []
+
+
+def test_the_readme_points_at_files_that_are_there() -> None:
+    """No link and no path in a command leads nowhere."""
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", README)
+    scripts = re.findall(r"python ([\w./]+\.py)", README)
+    assert links
+    assert scripts
+    assert [path for path in (*links, *scripts) if not (ROOT / path).exists()] == []
