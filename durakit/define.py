@@ -80,9 +80,10 @@ class Tool:
         errors: tuple[type[Exception], ...],
         name: str | None,
     ) -> None:
-        self.name = _declared_name(function, name)
+        declared = _declared_name(function, name)
         functools.update_wrapper(self, function)
         self.function = function
+        self.name = declared
         self.contract = contract
         self.policy = policy
         self.timeout = timeout
@@ -278,11 +279,12 @@ class Workflow:
     """A function ``(ctx, …)`` that a run executes. See ``workflow``."""
 
     def __init__(self, function: Callable[..., Any], *, version: int, name: str | None) -> None:
-        self.name = _declared_name(function, name)
+        declared = _declared_name(function, name)
         functools.update_wrapper(self, function)
         if isinstance(version, bool) or not isinstance(version, int):
             raise InvalidField("version", f"needs a whole number, got {version!r}")
         self.function = function
+        self.name = declared
         self.version = version
         self.source = source_digest(function)
         self.returns = values.returns(function)

@@ -10,6 +10,7 @@ a slot of another identity is a mismatch, and nothing runs. Past the last slot, 
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import threading
@@ -17,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from durakit import faults, protocol, values
 from durakit.clock import Clock
@@ -58,10 +59,15 @@ from durakit.store import Change, Entry, Lease, OperationMoved, OperationRow, Ru
 from durakit.values import UnsavableResult
 from durakit.workers import Abandoned, Workers
 
+T = TypeVar("T")
+
 _text = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
 
 #: How often (seconds) an operation that another run is driving is looked at again.
 POLL = 0.05
+
+#: A wait that is asked for again must move every clock, one that counts microseconds too.
+LEAST_WAIT = 0.001
 
 #: How often a reply is offered to a store that refuses it, and the pause between (seconds).
 SAVE_TRIES = 3
@@ -155,6 +161,8 @@ class Operating:
     resent: bool = False
     probes: int = 0
     settle_ends: float | None = None
+    sent_at: float | None = None
+    """monotonic time of this incarnation's latest intent"""
     last_error: Exception | None = None
 
 
@@ -202,6 +210,7 @@ class Driver:
         self._watched = incarnation.watched
         self._thread = threading.get_ident()
         self._stopped: BaseException | None = None
+        self._inside: str | None = None
         self._cancel = any(entry.kind == "cancel_requested" for entry in entries)
         self._slots: list[Slot] = []
         self._next = 0
@@ -280,6 +289,11 @@ class Driver:
         self._append("completed", payload=payload, ends="completed", progress=True)
 
     def _end_failed(self, error: Exception) -> None:
+        if self._next < len(self._slots):
+            # Saved work is left over, an unknown call perhaps: the code is not the one it was.
+            what = f"the workflow's end ({type(error).__name__}: {error})"
+            self._end_suspended(self._mismatched(self._slots[self._next], what))
+            return
         saved = values.dump_error(error)
         self._append("failed", payload=_text({"error": saved}), ends="failed", progress=True)
 
@@ -319,6 +333,18 @@ class Driver:
             self._stop(self._incarnation.dead)
         if threading.get_ident() != self._thread:
             raise UsageError("ctx belongs to the thread that runs the workflow")
+        if self._inside is not None:
+            raise UsageError(
+                f"ctx is used inside {self._inside}: steps and calls stand side by side in the "
+                "workflow, so that each is saved, and retried, by itself"
+            )
+
+    def _read(self, read: Callable[..., T], *args: Any) -> T:
+        """Read from the store; its trouble ends the drive, and is no news to the workflow."""
+        try:
+            return read(*args)
+        except StoreError as error:
+            self._stop(StoreStopped(error))
 
     def _append(
         self,
@@ -329,7 +355,7 @@ class Driver:
         wait: float | None = None,
         **parts: Any,
     ) -> None:
-        """Append under our lease, which it extends past ``limit`` seconds of work."""
+        """Append under our lease, which it extends past ``limit`` seconds of work or waiting."""
         now = self._clock.now()
         if self._levels:
             payload = self._with_limits(payload)
@@ -339,7 +365,7 @@ class Driver:
                 kind,
                 payload=payload,
                 now=now,
-                leased=0.0 if limit is None else now + limit,
+                leased=0.0 if limit is None else now + limit + self._lease.length,
                 wait=wait,
                 **parts,
             )
@@ -387,14 +413,15 @@ class Driver:
         return slot
 
     def _mismatch(self, slot: Slot, asked: str) -> NoReturn:
-        self._stop(
-            Suspended(
-                "needs_decision",
-                f"the code does not match the journal: entry {slot.seq} is {slot.label}, "
-                f"and the code asks for {asked}. Define the old code again and resume, or "
-                "cancel the run",
-                why="mismatch",
-            )
+        self._stop(self._mismatched(slot, asked))
+
+    def _mismatched(self, slot: Slot, asked: str) -> Suspended:
+        return Suspended(
+            "needs_decision",
+            f"the code does not match the journal: entry {slot.seq} is {slot.label}, "
+            f"and the code asks for {asked}. Define the old code again and resume, or "
+            "cancel the run",
+            why="mismatch",
         )
 
     def _begin_new_work(self, name: str, key: str | None) -> None:
@@ -403,6 +430,10 @@ class Driver:
             self._stop(Cancelled())
         limit = self._tightest()
         if limit is not None and limit.remaining(self._clock.monotonic()) <= 0.0:
+            # A user's stop that waits already is not turned into a time-out.
+            self._consume_commands(len(self._read(self._store.waiting_commands, self._row.run)))
+            if self._cancel:
+                self._stop(Cancelled())
             error = DeadlineExceeded(limit.level, limit.name, f"{name!r} was not begun")
             self._append(
                 "limit", step=name, key=key, payload=_text({"error": values.dump_error(error)})
@@ -437,6 +468,7 @@ class Driver:
         self._reach(name, "before_step", occurrence)
         error: Exception | None = None
         text = payload = ""
+        self._inside = f"step {_short(name)}"
         try:
             text = codec.dump(function(*args, **kwargs))
             payload = f'{{"value":{text}}}'
@@ -445,6 +477,8 @@ class Driver:
                 self._stop(self._incarnation.dead)
             error = raised
             payload = _text({"error": values.dump_error(raised)})
+        finally:
+            self._inside = None
         self._reach(name, "step_done", occurrence)
         self._append("step", step=name, payload=payload, progress=True)
         self._reach(name, "step_saved", occurrence)
@@ -499,34 +533,33 @@ class Driver:
     def _operate(self, op: Operating) -> Any:
         """Ask ``decide``, do what it says, until the operation has an outcome."""
         while True:
-            late = self._take_late_reply(op)
-            if late is not None:
-                return self._save_late_reply(op, late)
-            decision = self._decide(op)
-            match decision:
-                case Execute():
-                    if self._still_running(op):
-                        continue
-                    try:
+            try:
+                late = self._take_late_reply(op)
+                if late is not None:
+                    return self._save_late_reply(op, late)
+                decision = self._decide(op)
+                match decision:
+                    case Execute():
+                        if self._still_running(op):
+                            continue
                         attempted = self._attempt(op, decision)
-                    except OperationMoved:
-                        self._look_again(op)
-                        continue
-                    if attempted.failure is None:
-                        return self._save_reply(op, attempted.value)
-                    self._save_failure(op, attempted)
-                case Wait():
-                    self._wait(op, decision)
-                case Probe():
-                    found = self._ask(op)
-                    if found is not None:
-                        return found.result
-                case Replay():
-                    return self._replay(op)
-                case Refuse(reason):
-                    self._refuse(op, reason)
-                case Park(reason):
-                    self._park(op, reason)
+                        if attempted.failure is None:
+                            return self._save_reply(op, attempted.value)
+                        self._save_failure(op, attempted)
+                    case Wait():
+                        self._wait(op, decision)
+                    case Probe():
+                        found = self._ask(op)
+                        if found is not None:
+                            return found.result
+                    case Replay():
+                        return self._replay(op)
+                    case Refuse(reason):
+                        self._refuse(op, reason)
+                    case Park(reason):
+                        self._park(op, reason)
+            except OperationMoved:
+                self._look_again(op)
 
     def _decide(
         self,
@@ -536,7 +569,7 @@ class Driver:
         row: OperationRow | None = None,
     ) -> protocol.Decision:
         row = row or op.row
-        now, mono = self._clock.now(), self._clock.monotonic()
+        now, mono = self._moment(op), self._clock.monotonic()
         record = None if row is None else self._record(row, now)
         if record is not None and op.settle_ends is None:
             op.settle_ends = mono + self._around.settle
@@ -567,9 +600,18 @@ class Driver:
             held_until=row.leased if held and (row.leased or 0.0) > now else None,
         )
 
+    def _moment(self, op: Operating) -> float:
+        """Wall time, counted by the monotonic hand since our own intent.
+
+        A correction of the wall clock meanwhile makes no settling time end early or late.
+        """
+        if op.sent_at is None or op.row is None:
+            return self._clock.now()
+        return round(op.row.sent + self._clock.monotonic() - op.sent_at, 6)
+
     def _look_again(self, op: Operating) -> None:
-        op.row = self._store.read_operation(self._row.account, op.tool.name, op.key)
-        op.inherited = True
+        op.row = self._read(self._store.read_operation, self._row.account, op.tool.name, op.key)
+        op.inherited, op.sent_at = True, None
 
     def _check_row(self, op: Operating) -> None:
         """Our journal holds this call's intent: a row that does not agree is damage, not news."""
@@ -579,11 +621,15 @@ class Driver:
             for entry in self._entries
             if (entry.kind, entry.step, entry.key) == ("intent", op.tool.name, op.key)
         ]
-        agrees = row is not None and all(
-            json.loads(entry.payload)["arguments"] == row.arguments
-            and (entry.attempt or 0) <= row.attempts
-            and (entry.attempt != 1 or entry.time == row.first_sent)
-            for entry in intents
+        agrees = (
+            row is not None
+            and row.status in set(Status)
+            and all(
+                json.loads(entry.payload)["arguments"] == row.arguments
+                and (entry.attempt or 0) <= row.attempts
+                and (entry.attempt != 1 or entry.time == row.first_sent)
+                for entry in intents
+            )
         )
         if not agrees:
             what = f"operation {op.tool.name} {_short(op.key)} is not what the journal of run"
@@ -635,15 +681,23 @@ class Driver:
             self._moved(op, change, now)
 
     def _attempt(self, op: Operating, decision: Execute) -> Attempted:
-        """Save the intent, then send. Raises OperationMoved where another run was faster."""
+        """Save the intent, then send."""
         tool, attempt = op.tool, decision.attempt
         self._reach(tool.name, "before_intent", op.occurrence, attempt)
         now = self._clock.now()
         limit = self._attempt_limit(op)
         change = self._change(op, decision.event, attempts=attempt, sent=now)
         intent = f'{{"arguments":"{op.arguments}","basis":"{decision.basis}"}}'
-        seconds_left = None if limit is None else limit.remaining(self._clock.monotonic())
-        self._note(op, "intent", intent, change, limit=seconds_left, wait=seconds_left)
+        op.sent_at = self._clock.monotonic()
+        seconds_left = None if limit is None else limit.remaining(op.sent_at)
+        # A tool without a limit of its own does not hold the lease for a whole session.
+        held = None if tool.timeout is None else seconds_left
+        self._note(op, "intent", intent, change, limit=held, wait=seconds_left)
+        if self._cancel and decision.event is Event.INTENT:
+            # The commit that saved the intent brought the request to stop: nothing was sent.
+            told = _text({"because": "cancelled before it was sent"})
+            self._note(op, "attempt", told, self._change(op, Event.REFUSAL))
+            self._stop(Cancelled())
         op.inherited = False
         op.resent = op.resent or decision.event is Event.RESEND
         self._reach(tool.name, "intent_saved", op.occurrence, attempt)
@@ -673,10 +727,15 @@ class Driver:
         if self._watched:
             self._incarnation.busy = (tool.name, op.occurrence, attempt)
 
+        # A copy for each attempt: what a tool does to its arguments reaches neither the next
+        # attempt (same key, same content) nor the workflow (a replay would not see it).
+        args, kwargs = copy.deepcopy((op.args, op.kwargs))
+
         def work() -> Any:
-            return tool.function(handle, *op.args, **op.kwargs)
+            return tool.function(handle, *args, **kwargs)
 
         began = clock.monotonic()
+        self._inside = f"tool {tool.name}"
         abandoned: Abandoned | None = None
         value: Any = None
         error: Exception | None = None
@@ -691,6 +750,8 @@ class Driver:
                 )
         except Exception as raised:  # noqa: BLE001 - whatever a tool raises is judged
             error = raised
+        finally:
+            self._inside = None
         if self._incarnation.dead is not None:
             self._stop(self._incarnation.dead)
         over = tool.timeout is not None and ends is not None and clock.monotonic() > ends
@@ -735,6 +796,8 @@ class Driver:
                 self._note(op, kind, payload, change, progress=True)
                 return
             except OperationMoved:
+                if event is Event.FINAL_REFUSAL:
+                    raise  # a refusal of our attempt says nothing about the other one
                 # Another run, or a person, moved it while we held the reply.
                 self._look_again(op)
                 if op.row is None or Status(op.row.status) not in (
@@ -753,7 +816,7 @@ class Driver:
     def _conflict(self, op: Operating, payload: str) -> None:
         """Our evidence meets an outcome that is saved already: keep both."""
         row = op.row
-        saved = None if row is None else self._store.reply_of(row)
+        saved = None if row is None else self._read(self._store.reply_of, row)
         body = json.loads(payload)
         if saved is not None and json.loads(saved).get("value") == body.get("value"):
             raise OperationMoved(op.key)
@@ -800,7 +863,7 @@ class Driver:
         self._note(op, "attempt", _text(told), change, limit=limit)
         if failure.kind is not FailureKind.UNKNOWN:
             self._reach(tool.name, "result_saved", op.occurrence, attempt)
-        if isinstance(decision, Park) and self._take_late_reply(op, keep=True) is None:
+        if isinstance(decision, Park):
             self._park(op, decision.reason)
         elif isinstance(decision, Wait):
             self._wait(op, decision)
@@ -825,7 +888,7 @@ class Driver:
 
     def _wait(self, op: Operating, decision: Wait) -> None:
         if decision.reason == protocol.IN_PROGRESS:
-            self._clock.sleep(min(POLL, decision.seconds))
+            self._clock.sleep(max(LEAST_WAIT, min(POLL, decision.seconds)))
             self._look_again(op)
             return
         self._clock.sleep(decision.seconds)
@@ -838,7 +901,7 @@ class Driver:
         """Probe; returns the answer only where it settles the operation as completed."""
         assert op.tool.probe is not None
         assert op.row is not None
-        asked = self._clock.now()
+        asked = self._moment(op)
         limit = self._attempt_limit(op)
         ends = None if limit is None else limit.ends
         handle = CallHandle(op.key, op.row.attempts, self._lease.token, self._clock, ends)
@@ -854,8 +917,7 @@ class Driver:
             problem = f"a probe answers Found(…), Absent or StillUnknown, not {answer!r}"
             answer = Probed.STILL_UNKNOWN
         self._reach(op.tool.name, "probe_answered", op.occurrence, op.row.attempts)
-        now = self._clock.now()
-        record = self._record(op.row, now)
+        record = self._record(op.row, self._clock.now())
         probed = answer if isinstance(answer, Probed) else None
         event = protocol.probe_event(
             record, op.tool.contract, isinstance(answer, Found), probed, asked
@@ -878,7 +940,7 @@ class Driver:
             "probe", step=op.tool.name, key=op.key, attempt=op.row.attempts, payload=_text(told)
         )
         if isinstance(decision, Wait):
-            self._clock.sleep(decision.seconds)
+            self._clock.sleep(max(LEAST_WAIT, decision.seconds))
         elif isinstance(decision, Park):
             self._park(op, decision.reason)
         return None
@@ -886,7 +948,7 @@ class Driver:
     def _replay(self, op: Operating) -> Any:
         """Another run, or an earlier call here, has concluded it: give that, marked so."""
         assert op.row is not None
-        payload = self._store.reply_of(op.row)
+        payload = self._read(self._store.reply_of, op.row)
         if payload is None:
             self._park(op, "concluded, but its reply is not in this file")
         assert payload is not None
@@ -932,11 +994,11 @@ class Driver:
     def _unresolved(self, op: Operating) -> bool:
         return op.row is not None and op.row.status in ("DISPATCHED", "RESENT")
 
-    def _take_late_reply(self, op: Operating, *, keep: bool = False) -> Abandoned | None:
+    def _take_late_reply(self, op: Operating) -> Abandoned | None:
         """An abandoned attempt that has meanwhile succeeded is evidence."""
         if not self._unresolved(op):
             return None
-        return self._around.workers.late(self._identity(op), keep=keep)
+        return self._around.workers.late(self._identity(op))
 
     def _save_late_reply(self, op: Operating, late: Abandoned) -> Any:
         payload, value = _reply_payload(op.tool, late.value, {"basis": "late reply"})
@@ -963,7 +1025,7 @@ class Driver:
         """Do what others asked for, by appending it."""
         if not waiting:
             return
-        for command in self._store.waiting_commands(self._row.run):
+        for command in self._read(self._store.waiting_commands, self._row.run):
             body = json.loads(command.payload)
             if command.kind == "cancel":
                 self._append_entry("cancel_requested", command.payload, consumes=command.command)
@@ -974,16 +1036,15 @@ class Driver:
     def _settle(self, kind: str, body: dict[str, Any], command: int) -> None:
         """A person's word, or a late reply, about one of the run's operations."""
         tool, key = body["tool"], body["key"]
-        row = self._store.read_operation(self._row.account, tool, key)
+        row = self._read(self._store.read_operation, self._row.account, tool, key)
         entry = "resolved" if kind == "resolve" else "late_reply"
         change = None
         if row is not None and row.status in ("DISPATCHED", "RESENT"):
             event = {
+                None: Event.LATE_REPLY,
                 "completed": Event.RESOLVED_COMPLETED,
                 "not_executed": Event.RESOLVED_NOT_EXECUTED,
-            }[body["outcome"]]
-            if kind == "late_reply":
-                event = Event.LATE_REPLY
+            }[body.get("outcome")]
             status = protocol.after(Status(row.status), event)
             change = Change(
                 row.account, tool, key, row.arguments, row.contract, status.value, row.attempts,

@@ -74,7 +74,7 @@ def inspect(path: Path, version: int, shape: dict[str, str]) -> bool:
 def shape_of(connection: sqlite3.Connection) -> dict[str, str]:
     """Name → statement of every table, index and trigger, without comments and line breaks."""
     rows = connection.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL")
-    return {name: " ".join(re.sub(r"--[^\n]*", "", sql).split()) for name, sql in rows}
+    return {name: " ".join(re.sub(r"--[^\n]*", "", str(sql)).split()) for name, sql in rows}
 
 
 def _size(path: Path) -> int:

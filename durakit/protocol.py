@@ -375,11 +375,7 @@ def _resend(
 
 
 def probe_event(
-    record: Record,
-    contract: Contract,
-    found: bool,  # noqa: FBT001 - the answer itself, not a switch
-    probed: Probed | None,
-    asked: float,
+    record: Record, contract: Contract, found: bool, probed: Probed | None, asked: float
 ) -> Event | None:
     """What a probe's answer proves; ``asked`` is the wall time at which it was put.
 

@@ -410,14 +410,13 @@ class Store:
 
     def count_entries(self, rows: Iterable[RunRow]) -> list[int]:
         """How many journal entries each run has; no payload is read."""
-        return [
+        counts = dict(
             self._read(
-                "SELECT coalesce(max(place), 0) & 4294967295 FROM journal "
-                "WHERE place > ? AND place < ?",
-                (_place(row.run, 0), _place(row.run + 1, 0)),
-            )[0][0]
-            for row in rows
-        ]
+                "SELECT run, (SELECT coalesce(max(place), 0) & 4294967295 FROM journal "
+                "WHERE place > r.run << 32 AND place < (r.run + 1) << 32) FROM run AS r"
+            )
+        )
+        return [counts.get(row.run, 0) for row in rows]
 
     def claim(
         self,
@@ -498,7 +497,7 @@ class Store:
             (_place(row.run, 0), _place(row.run + 1, 0)),
         ).fetchall()
         digest = self._linked(_seed(row), 1, row.run, rows)
-        if len(rows) < row.seq or rows[row.seq - 1][-1] != row.digest:
+        if not 0 < row.seq <= len(rows) or rows[row.seq - 1][-1] != row.digest:
             raise DamagedFile(
                 f"{self.name}: run {row.id!r}: its journal does not reach entry {row.seq}, which "
                 "the run knows of. Nothing was changed"

@@ -224,7 +224,7 @@ def _bad_leaf(kind: type, value: Any) -> str | None:
     if kind is bool or value is None:
         return None
     if kind is str:
-        split = _SPLIT_CHARACTER.search(value)
+        split = None if value.isascii() else _SPLIT_CHARACTER.search(value)
         return "the text holds a character in two halves, which become one" if split else None
     if kind is int:
         big = value.bit_length() > _MAX_INT_BITS
@@ -299,15 +299,18 @@ def _same(value: Any, back: Any) -> bool:
     return bool(value == back)
 
 
-_anything = pydantic.TypeAdapter[Any](Any)
+@lru_cache(maxsize=1)
+def _anything() -> pydantic.TypeAdapter[Any]:
+    # Not at import: the first adapter loads the larger half of pydantic.
+    return pydantic.TypeAdapter[Any](Any)
 
 
 def _write(value: Any) -> Any:
-    return _anything.dump_python(value, mode="json", warnings="none")
+    return _anything().dump_python(value, mode="json", warnings="none")
 
 
 def _write_and_read(form: Any) -> Any:
-    return _anything.validate_json(plain_json(form))
+    return _anything().validate_json(plain_json(form))
 
 
 def _culprit(
@@ -316,7 +319,7 @@ def _culprit(
     """The path of the innermost part for which ``attempt`` raises."""
     above |= {id(value)}
     for step, part in _parts(value) or ():
-        if id(part) in above:
+        if id(part) in above or len(above) > _DEEPEST:
             return (step,)
         try:
             attempt(part)

@@ -5,8 +5,10 @@ import os
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,6 @@ import durakit as dk
 from durakit.mail import Mailbox
 
 world = Mailbox(Path(__file__).parent / "mail", latency=0)
-print("the shop is open")
 
 
 @dk.tool(effect="idempotent", window=86400)
@@ -99,6 +100,15 @@ rt.run(getattr(shop, name), to, id=id, crash=dk.CrashAt(tool, point))
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let the many processes of this file share compiled modules, in a folder of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        patch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path_factory.mktemp("compiled")))
+        yield
+
+
 @pytest.fixture
 def shop(tmp_path: Path) -> Path:
     """A folder with the module `shop` in it, to stand in."""
@@ -141,6 +151,39 @@ def refusal(folder: Path, *words: str, code: int = 2) -> str:
     return line.removeprefix("durakit: ")
 
 
+def each(folder: Path, *cases: Sequence[str]) -> list[tuple[int, str, str]]:
+    """Run several commands in one process: exit code, output and complaint of each."""
+    program = """
+import contextlib, io, json, sys
+from durakit.cli import main
+ended = []
+for words in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(words)
+    ended.append((code, out.getvalue(), err.getvalue()))
+print(json.dumps(ended))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, json.dumps(cases)],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return [tuple(ending) for ending in json.loads(done.stdout)]
+
+
+def all_refused(folder: Path, *cases: Sequence[str]) -> list[str]:
+    """Run several commands that must each end with code 2 and one clear line; the lines."""
+    endings = each(folder, *cases)
+    assert [ending[:2] for ending in endings] == [(2, "")] * len(cases)
+    lines = [error for _, _, error in endings]
+    assert [line for line in lines if not re.fullmatch(r"durakit: [^\n]+\n", line)] == []
+    return lines
+
+
 def die(folder: Path, workflow: str, run_id: str, point: str, to: str = "ada") -> None:
     """Start a run in a child process that kills itself at `point`."""
     words = [sys.executable, "-c", DIE, workflow, run_id, point, to]
@@ -179,14 +222,17 @@ def make_runs(folder: Path, *ids: str, **options: Any) -> None:
 # -- the command itself --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_tells_the_exit_codes_and_gives_one_example(command: str, tmp_path: Path) -> None:
+def test_help_tells_the_exit_codes_and_gives_one_example(tmp_path: Path) -> None:
     """Whoever asks a command for help can start from a line that works."""
-    text = answer(tmp_path, command, "--help")
-    assert f"example:\n  durakit {command}" in text
-    assert text.count("example:") == 1
-    assert "exit codes:" in text
-    assert "needs a person" in text
+    for command, ending in zip(
+        COMMANDS, each(tmp_path, *([c, "--help"] for c in COMMANDS)), strict=True
+    ):
+        code, text, error = ending
+        assert (code, error) == (0, "")
+        assert f"example:\n  durakit {command}" in text
+        assert text.count("example:") == 1
+        assert "exit codes:" in text
+        assert "needs a person" in text
 
 
 def test_help_names_every_command_and_loads_nothing_heavy(tmp_path: Path) -> None:
@@ -209,43 +255,47 @@ def test_the_version_is_the_packages(tmp_path: Path) -> None:
     assert answer(tmp_path, "--version") == f"durakit {dk.__version__}\n"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        (),
-        ("nonsense",),
-        ("runs",),
-        ("runs", "orders.db", "--jso"),
-        ("resume", "orders.db"),
-        ("resume", "orders.db", "--module", "shop", "--wait", "nan"),
-        ("sweep",),
-    ],
-)
-def test_wrong_usage_is_one_line_and_exit_code_2(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_wrong_usage_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     """What is wrong and where help is, without a page of usage or a traceback."""
-    assert "--help" in refusal(tmp_path, *words)
+    assert "--help" in refusal(tmp_path)
+    lines = all_refused(
+        tmp_path,
+        ["nonsense"],
+        ["runs"],
+        ["runs", "orders.db", "--jso"],
+        ["resume", "orders.db"],
+        ["resume", "orders.db", "--module", "shop", "--wait", "nan"],
+        ["sweep"],
+    )
+    assert all("--help" in line for line in lines)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "words",
-    [("runs", "no.db"), ("show", "no.db", "r"), ("resume", "no.db", "--module", "json")],
-)
-def test_a_missing_file_is_an_error_and_is_not_created(
-    words: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_missing_file_is_an_error_and_is_not_created(tmp_path: Path) -> None:
     """A wrong path must not leave an empty database behind."""
-    assert refusal(tmp_path, *words) == "no.db: there is no such file"
+    lines = all_refused(
+        tmp_path,
+        ["runs", "no.db"],
+        ["show", "no.db", "r"],
+        ["resume", "no.db", "--module", "json"],
+        ["runs", ":memory:"],
+    )
+    assert lines[:3] == ["durakit: no.db: there is no such file\n"] * 3
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("content", [b"", b"SQLite format 3\x00", b"not a database at all\n" * 9])
-def test_an_unusable_file_is_refused_and_left_alone(content: bytes, tmp_path: Path) -> None:
-    """Looking at a foreign or damaged file says so and does not touch it."""
-    (tmp_path / "other.db").write_bytes(content)
+def test_an_unusable_file_is_refused_and_left_alone(tmp_path: Path) -> None:
+    """Looking at an empty, cut, foreign or other program's file says so and does not touch it."""
+    (tmp_path / "empty.db").write_bytes(b"")
+    (tmp_path / "cut.db").write_bytes(b"SQLite format 3\x00")
+    (tmp_path / "text.db").write_bytes(b"not a database at all\n" * 9)
+    with sqlite3.connect(tmp_path / "foreign.db") as other:
+        other.execute("CREATE TABLE theirs (x)")
+    other.close()
     before = state(tmp_path)
-    for words in (("runs", "other.db"), ("show", "other.db", "r")):
-        assert "Left as it was" in refusal(tmp_path, *words)
+    cases = [words for name in before for words in (["runs", name], ["show", name, "r"])]
+    assert len(cases) == 8
+    assert all("Left as it was" in line for line in all_refused(tmp_path, *cases))
     assert state(tmp_path) == before
 
 
@@ -269,13 +319,19 @@ def test_accounts_are_told_apart(tmp_path: Path) -> None:
     """`--account` keeps the others out; a run that only another account has is hinted at."""
     make_runs(tmp_path, "mine")
     make_runs(tmp_path, "theirs", account="b")
-    accounts = [line.split()[0] for line in answer(tmp_path, "runs", "orders.db").splitlines()]
-    assert accounts == ["account", "default", "b"]
-    only = json.loads(answer(tmp_path, "runs", "orders.db", "--account", "b", "--json"))
-    assert [run["id"] for run in only] == ["theirs"]
-    assert answer(tmp_path, "runs", "orders.db", "--account", "c") == "no runs of account 'c'\n"
-    assert "account 'b' has one" in refusal(tmp_path, "show", "orders.db", "theirs")
-    assert "theirs" in answer(tmp_path, "show", "orders.db", "theirs", "--account", "b")
+    every, only, none, wrong, right = each(
+        tmp_path,
+        ["runs", "orders.db"],
+        ["runs", "orders.db", "--account", "b", "--json"],
+        ["runs", "orders.db", "--account", "c"],
+        ["show", "orders.db", "theirs"],
+        ["show", "orders.db", "theirs", "--account", "b"],
+    )
+    assert [line.split()[0] for line in every[1].splitlines()] == ["account", "default", "b"]
+    assert [run["id"] for run in json.loads(only[1])] == ["theirs"]
+    assert none == (0, "no runs of account 'c'\n", "")
+    assert (wrong[0], "account 'b' has one" in wrong[2]) == (2, True)
+    assert (right[0], "theirs" in right[1]) == (0, True)
 
 
 def test_show_tells_status_operations_and_journal(shop: Path) -> None:
@@ -292,16 +348,20 @@ def test_show_tells_status_operations_and_journal(shop: Path) -> None:
 def test_text_of_others_reaches_the_terminal_as_escapes_only(tmp_path: Path) -> None:
     """No id, argument, result or message can clear the screen or turn the line round."""
     make_runs(tmp_path, HOSTILE)
-    outputs = [
-        answer(tmp_path, *words, *more)
-        for words in (("runs", "orders.db"), ("show", "orders.db", HOSTILE))
-        for more in ((), ("--json",))
-    ]
-    for text in outputs:
+    *shown, refused = each(
+        tmp_path,
+        ["runs", "orders.db"],
+        ["show", "orders.db", HOSTILE],
+        ["runs", "orders.db", "--json"],
+        ["show", "orders.db", HOSTILE, "--json"],
+        ["show", "orders.db", f"no {HOSTILE}"],
+    )
+    assert [code for code, _, _ in shown] == [0] * 4
+    for text in (*(text for _, text, _ in shown), refused[2]):
         assert [c for c in text.replace("\n", "") if not c.isprintable()] == []
-    assert all(SHOWN in text for text in outputs[::2])
-    assert json.loads(outputs[3])["result"] == HOSTILE
-    assert refusal(tmp_path, "show", "orders.db", f"no {HOSTILE}").isprintable()
+    assert [SHOWN in text for _, text, _ in shown[:2]] == [True, True]
+    assert len(refused[2].splitlines()) == 1
+    assert json.loads(shown[3][1])["result"] == HOSTILE
 
 
 def test_a_journal_that_was_altered_is_not_shown(tmp_path: Path) -> None:
@@ -367,10 +427,17 @@ def test_a_file_of_a_manual_clock_is_read_and_not_driven(tmp_path: Path) -> None
     """The lessons' files can be looked at; driving them on real time is refused in one line."""
     make_runs(tmp_path, "lesson", clock=dk.ManualClock())
     before = state(tmp_path)
-    assert "2026-01-01T09:00:00.000Z" in answer(tmp_path, "runs", "orders.db")
-    assert "lesson" in answer(tmp_path, "show", "orders.db", "lesson")
+    runs, show, resume = each(
+        tmp_path,
+        ["runs", "orders.db"],
+        ["show", "orders.db", "lesson"],
+        ["resume", "orders.db", "--module", "json"],
+    )
+    assert "2026-01-01T09:00:00.000Z" in runs[1]
+    assert (show[0], "lesson" in show[1]) == (0, True)
+    assert resume[:2] == (2, "")
+    assert "manual clock" in resume[2]
     assert state(tmp_path) == before
-    assert "manual clock" in refusal(tmp_path, "resume", "orders.db", "--module", "json")
 
 
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
@@ -437,9 +504,16 @@ def test_what_nobody_can_know_is_parked_and_asks_for_a_person(shop: Path) -> Non
     die(shop, "careful", "c", "effect_done")
     words = ("resume", "orders.db", "c", "--module", "shop", "--wait", "30")
     assert "needs_decision" in answer(shop, *words, code=1)
-    assert "parked" in answer(shop, "resume", "orders.db", "--module", "shop", code=1)
-    assert "unknown:" in answer(shop, "runs", "orders.db", code=1)
-    assert re.search(r"^reason +unknown:", answer(shop, "show", "orders.db", "c", code=1), re.M)
+    resume, runs, show = each(
+        shop,
+        ["resume", "orders.db", "--module", "shop"],
+        ["runs", "orders.db"],
+        ["show", "orders.db", "c"],
+    )
+    assert [resume[0], runs[0], show[0]] == [1, 1, 1]
+    assert re.search(r"^c +parked +needs_decision +unknown:", resume[1], re.MULTILINE)
+    assert "unknown:" in runs[1]
+    assert re.search(r"^reason +unknown:", show[1], re.MULTILINE)
     assert sent(shop) == 1
 
 
@@ -466,30 +540,30 @@ def test_a_run_that_another_driver_owns_is_left_to_it(shop: Path) -> None:
 def test_what_a_workflow_prints_stays_out_of_the_answer(shop: Path) -> None:
     """Standard output is the table alone; the module's and the workflow's words go elsewhere."""
     start(shop, "welcome", "ada")
-    done = durakit(shop, "resume", "orders.db", "welcome", "--module", "shop")
+    (shop / "loud.py").write_text("import shop\nprint('the shop is open')\n")
+    done = durakit(shop, "resume", "orders.db", "welcome", "--module", "loud")
     assert done.returncode == 0
     assert len(done.stdout.splitlines()) == 2
     assert done.stderr.splitlines() == ["the shop is open", "welcome is at work"]
 
 
-@pytest.mark.parametrize(
-    ("module", "says"),
-    [
-        ("nowhere", "there is no module 'nowhere'"),
-        ("shop.py", "'shop.py' is a file"),
-        ("faulty", "module 'faulty' cannot be imported: ZeroDivisionError"),
-        ("needy", "module 'needy' cannot be imported: No module named 'nowhere'"),
-        ("json", "'welcome' is not defined in this process"),
-    ],
-)
-def test_a_module_that_does_not_help_is_told_in_one_line(
-    module: str, says: str, shop: Path
-) -> None:
+def test_a_module_that_does_not_help_is_told_in_one_line(shop: Path) -> None:
     """Missing, broken, or not the one that defines the workflow: nothing is driven."""
     (shop / "faulty.py").write_text("1 / 0\n")
     (shop / "needy.py").write_text("import nowhere\n")
     start(shop, "welcome", "ada")
-    assert says in refusal(shop, "resume", "orders.db", "welcome", "--module", module)
+    expected = {
+        "nowhere": "there is no module 'nowhere'",
+        "shop.py": "'shop.py' is a file",
+        "faulty": "module 'faulty' cannot be imported: ZeroDivisionError",
+        "needy": "module 'needy' cannot be imported: No module named 'nowhere'",
+        "json": "'welcome' is not defined in this process",
+    }
+    cases = [["resume", "orders.db", "welcome", "--module", module] for module in expected]
+    lines = all_refused(shop, *cases)
+    assert [
+        says for says, line in zip(expected.values(), lines, strict=True) if says not in line
+    ] == []
     (run,) = json.loads(answer(shop, "runs", "orders.db", "--json"))
     assert run["incarnations"] == 0
 
@@ -498,7 +572,7 @@ def test_without_its_module_a_run_is_an_error_and_the_others_go_on(shop: Path) -
     """One run's trouble is a line of the table and exit code 1; the rest is driven."""
     start(shop, "welcome", "ada")
     with dk.Runtime(shop / "orders.db") as rt:
-        rt.start(dk.workflow(lambda ctx: None, name="unheard of"), id="stranger")
+        rt.start(dk.workflow(lambda _: None, name="unheard of"), id="stranger")
     table = answer(shop, "resume", "orders.db", "--module", "shop", code=1)
     assert [line.split()[:2] for line in table.splitlines()[1:]] == [
         ["welcome", "driven"],
@@ -540,11 +614,11 @@ def start(folder: Path, workflow: str, *args: str) -> None:
 # -- sweep ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("args", ['["ada"]', '{"to": "ada"}'])
-def test_a_safe_workflow_is_swept_with_exit_code_0(args: str, shop: Path) -> None:
+def test_a_safe_workflow_is_swept_with_exit_code_0(shop: Path) -> None:
     """The world named `world` is found, arguments come by order or name, the mailbox stays."""
-    text = answer(shop, "sweep", "shop:welcome", "--args", args)
+    text = answer(shop, "sweep", "shop:welcome", "--args", '["ada"]')
     assert re.search(r"^\d+ +send_email +effect_done +1 +completed +safe$", text, re.MULTILINE)
+    assert answer(shop, "sweep", "shop:welcome", "--args", '{"to": "ada"}') == text
     assert sent(shop) == 0
 
 
@@ -577,28 +651,25 @@ def test_a_sweep_with_real_kills_gives_the_same_table(shop: Path) -> None:
     assert killed["rows"] == simulated["rows"]
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("shop",), "say module:name"),
-        (("shop:nothing",), "module 'shop' has no 'nothing'"),
-        (("shop:send_email",), "is no workflow"),
-        (("shop:welcome",), "does not fit welcome(to)"),
-        (("shop:welcome", "--args", '{"from": 1}'), "does not fit welcome(to)"),
-        (("shop:welcome", "--args", "ada"), "--args is no JSON"),
-        (("shop:welcome", "--args", '"ada"'), "a list in the order of the arguments"),
-        (("shop:welcome", "--args", "[1]", "--world", "durakit.mail:Mailbox"), "is a class"),
-        (("shop:welcome", "--args", "[1]", "--world", "shop:send_email"), "world: needs fresh()"),
-        (("bare:alone",), "has no object named `world`"),
-    ],
-)
-def test_a_sweep_that_cannot_begin_says_why(words: tuple[str, ...], says: str, shop: Path) -> None:
+def test_a_sweep_that_cannot_begin_says_why(shop: Path) -> None:
     """A name, an argument or a world that does not fit is one line and exit code 2."""
     (shop / "bare.py").write_text("import durakit as dk\nalone = dk.workflow(lambda ctx: 1)\n")
-    done = durakit(shop, "sweep", *words)
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = complaints(done)
-    assert says in line
+    expected = {
+        ("shop",): "say module:name",
+        ("shop:nothing",): "module 'shop' has no 'nothing'",
+        ("shop:send_email",): "is no workflow",
+        ("shop:welcome",): "does not fit welcome(to)",
+        ("shop:welcome", "--args", '{"from": 1}'): "does not fit welcome(to)",
+        ("shop:welcome", "--args", "ada"): "--args is no JSON",
+        ("shop:welcome", "--args", '"ada"'): "a list in the order of the arguments",
+        ("shop:welcome", "--args", "[1]", "--world", "durakit.mail:Mailbox"): "is a class",
+        ("shop:welcome", "--args", "[1]", "--world", "shop:send_email"): "world: needs fresh()",
+        ("bare:alone",): "has no object named `world`",
+    }
+    lines = all_refused(shop, *(["sweep", *words] for words in expected))
+    assert [
+        says for says, line in zip(expected.values(), lines, strict=True) if says not in line
+    ] == []
 
 
 # -- lessons -------------------------------------------------------------------------------
@@ -652,16 +723,13 @@ def test_reset_restores_a_lesson_and_names_the_backup(checkout: Path) -> None:
     assert "kept" not in answer(checkout, "reset", "1")
 
 
-@pytest.mark.parametrize("words", [("lab", "09"), ("reset", "09")])
-def test_an_unknown_lesson_is_one_line_that_lists_them(
-    words: tuple[str, ...], checkout: Path
-) -> None:
+def test_an_unknown_lesson_is_one_line_that_lists_them(checkout: Path) -> None:
     """Exit code 2, and the numbers that there are."""
-    done = durakit(checkout, *words)
-    assert done.returncode == 2
-    assert complaints(done) == [
-        "durakit: there is no lesson '09'; there are: 01 twice, 02 anywhere"
-    ]
+    says = "durakit: there is no lesson '09'; there are: 01 twice, 02 anywhere\n"
+    (checkout / "my-lessons").mkdir()
+    for name in ("01_twice.ipynb", "02_anywhere.ipynb"):
+        (checkout / "my-lessons" / name).write_text("mine")
+    assert all_refused(checkout, ["lab", "09"], ["reset", "09"]) == [says, says]
 
 
 # -- the README ----------------------------------------------------------------------------

@@ -155,7 +155,7 @@ def test_occurrence_attempt_and_incarnation_tell_crash_points_apart(tmp_path):
 
 
 def test_a_dead_incarnation_touches_neither_store_nor_world(tmp_path):
-    """Code in ``finally`` runs in a simulation, and must leave no trace: a dead process has none."""
+    """Code in ``finally`` runs in a simulation, and leaves no trace: a dead process has none."""
     world, clock = shop.silent, dk.ManualClock()
     world.clock = clock
     world.fresh(tmp_path / "world")

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from durakit.clock import ManualClock
 from durakit.define import Tool, Workflow
@@ -32,7 +32,16 @@ from durakit.lab.exercises import (
 from durakit.mail import PROFILES, Fault, Mailbox
 from durakit.runtime import Run, Runtime
 
-__all__ = ["beside", "customers", "end", "exactly_once", "open_world", "start"]
+__all__ = [
+    "beside",
+    "customers",
+    "end",
+    "exactly_once",
+    "new_mailbox",
+    "new_world",
+    "reopen_world",
+    "start",
+]
 
 CUSTOMERS: Final = Path("data") / "customers.json"
 
@@ -59,17 +68,40 @@ def customers(number: int = 3) -> list[dict[str, Any]]:
     raise FileNotFoundError(f"no {CUSTOMERS} here: open the lesson in your durakit checkout")
 
 
-def open_world(
+def new_mailbox(folder: Path, profile: str = "opaque", plan: tuple[Fault, ...] = ()) -> Mailbox:
+    """Return a mail service with an empty ledger, on a manual clock.
+
+    A folder that was used before is left as it is and the next free name is taken, so that a cell
+    can be run again and shows the same.
+    """
+    return Mailbox(_names(folder)[-1], profile=profile, clock=ManualClock(), plan=plan)
+
+
+def new_world(
     folder: Path, profile: str = "opaque", plan: tuple[Fault, ...] = ()
 ) -> tuple[Mailbox, Runtime]:
-    """Return a mail service and a runtime on one manual clock, each with a file of its own.
+    """Return a new mail service and a runtime on its clock, each with a file of its own."""
+    return _with_runtime(new_mailbox(folder, profile, plan), _names(folder)[-2])
 
-    A new folder is an empty world; a folder that was used before is opened as it was left.
-    """
-    clock = ManualClock()
-    mailbox = Mailbox(folder, profile=profile, clock=clock, plan=plan)
-    runtime = Runtime(folder / "runs.db", clock=clock, world=mailbox, owner="lesson")
-    return mailbox, runtime
+
+def reopen_world(folder: Path, profile: str = "opaque") -> tuple[Mailbox, Runtime]:
+    """Open the two files of a world again, as they were left: the latest of that name."""
+    home = _names(folder)[-2]
+    return _with_runtime(Mailbox(home, profile=profile, clock=ManualClock()), home)
+
+
+def _with_runtime(mailbox: Mailbox, home: Path) -> tuple[Mailbox, Runtime]:
+    # The clock is a ManualClock; a mailbox knows only that it is some clock.
+    clock = cast("ManualClock", mailbox.clock)
+    return mailbox, Runtime(home / "runs.db", clock=clock, world=mailbox, owner="lesson")
+
+
+def _names(folder: Path) -> list[Path]:
+    """Return the used names of a folder, in order, and the first free one."""
+    names = [folder]
+    while names[-1].exists():
+        names.append(folder.with_name(f"{folder.name}-{len(names) + 1}"))
+    return names
 
 
 def beside(run: Run, mailbox: Mailbox) -> SideBySide:
@@ -109,6 +141,8 @@ class Tried:
     reason: str
     keys: tuple[str | None, ...]
     """what the service was told, request by request"""
+    calls: int
+    """operations that the runtime has a record of"""
 
     @property
     def verdict(self) -> str:
@@ -185,7 +219,7 @@ class _Laboratory:
         crash: CrashAt | None = None,
         plan: tuple[Fault, ...] = (),
     ) -> tuple[Tried, SimulatedCrash | None]:
-        """Run, crash, recover, let a day's hour pass so that late requests act, and count."""
+        """Run, crash, recover, let an hour pass so that late requests act, and count."""
         with self.world(plan) as runtime:
             run = runtime.run(workflow, customer, id="exercise", crash=crash)
             crashed = run.crash
@@ -197,7 +231,8 @@ class _Laboratory:
             place = "no crash, the reply is lost" if plan else place
             keys = tuple(request["key"] for request in self.mailbox.requests())
             mails = len(self.mailbox.inbox(to=customer["email"]))
-            return Tried(place, mails, run.status, run.reason, keys), crashed
+            calls = len(run.operations())
+            return Tried(place, mails, run.status, run.reason, keys, calls), crashed
 
 
 @contextlib.contextmanager
@@ -291,8 +326,8 @@ def _told(tried: Tried, bad: int, number: int) -> list[str]:
     says = [f"{bad} of {number} trials go wrong. Look at this one: {tried.crash}."]
     if tried.mails > 1:
         says.append(f"After the recovery Ada has {tried.mails} mails.")
-        if " of send" not in tried.crash and "step" in tried.crash:
-            says.append("The send is inside a step, and a step may run again.")
+        if tried.calls == 0:
+            says.append("It goes out without ctx.call. A step, or a bare line, may run again.")
         elif None in tried.keys:
             says.append("The service was given no key, so the second request was a new mail to it.")
         elif len(set(tried.keys)) > 1:

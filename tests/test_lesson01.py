@@ -1,0 +1,384 @@
+"""Lesson 01 as a learner meets it: its parts, its numbers against the ledger, its solution."""
+
+import builtins
+import contextlib
+import importlib.util
+import io
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+
+import nbformat
+import pytest
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_notebook
+
+import durakit as dk
+from durakit.lab import lesson01
+
+ROOT = Path(__file__).resolve().parent.parent
+NAME = "01_twice_in_the_inbox.ipynb"
+LESSON = ROOT / "notebooks" / NAME
+SOLUTION = ROOT / "solutions" / NAME
+
+
+def load_tool() -> ModuleType:
+    """Return tools/notebooks.py, which is a script and not in any package."""
+    spec = importlib.util.spec_from_file_location("notebooks_tool", ROOT / "tools" / "notebooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+tool = load_tool()
+
+
+def read(path: Path = LESSON) -> NotebookNode:
+    """Return a notebook as it is stored."""
+    return nbformat.read(path, as_version=4)
+
+
+def tagged(notebook: NotebookNode, tag: str) -> list[NotebookNode]:
+    """Return the cells that carry a tag, in order."""
+    return [cell for cell in notebook.cells if tag in cell.metadata.get("tags", ())]
+
+
+def texts(cell: NotebookNode) -> list[str]:
+    """Return what a cell shows, as plain text."""
+    return [output.get("text") or output["data"]["text/plain"] for output in cell.outputs]
+
+
+def cell_of(notebook: NotebookNode, name: str) -> NotebookNode:
+    """Return the cell of that id."""
+    return next(cell for cell in notebook.cells if cell.id == name)
+
+
+@pytest.fixture(scope="module")
+def fresh() -> NotebookNode:
+    """The lesson, run from top to bottom in a fresh kernel, within the time a lesson may take."""
+    notebook = read()
+    before = sorted(path.name for path in LESSON.parent.iterdir())
+    assert tool.run(notebook, LESSON.parent, limit=20.0) == []
+    assert sorted(path.name for path in LESSON.parent.iterdir()) == before, "left something behind"
+    return notebook
+
+
+# -- its parts -------------------------------------------------------------------------------------
+
+
+def test_the_lesson_has_every_part_in_its_order() -> None:
+    """Title, goals, first cell, predictions, exercise, takeaway, terms, closing mark."""
+    order = [cell.metadata["tags"][0] for cell in read().cells if cell.metadata.get("tags")]
+    assert list(dict.fromkeys(order)) == [
+        "title",
+        "goals",
+        "first",
+        "predict",
+        "exercise",
+        "takeaway",
+        "terms",
+        "end",
+    ]
+
+
+def test_title_and_takeaway_say_one_thing() -> None:
+    """One heading on top, and a takeaway of one sentence."""
+    (title,) = tagged(read(), "title")
+    assert title.source.startswith("# 01 · Twice in the inbox\n")
+    (takeaway,) = tagged(read(), "takeaway")
+    (sentence,) = re.findall(r"\*\*(.+?)\*\*", takeaway.source, flags=re.DOTALL)
+    assert re.findall(r"[.!?]", sentence) == ["."]
+
+
+def test_each_prediction_is_asked_for_kept_and_compared() -> None:
+    """A question stands before each three dots, and the fact is shown after them."""
+    notebook = read()
+    source = "\n".join(cell.source for cell in notebook.cells)
+    asked = re.findall(r"\*\*Predict (01\.\d)\*\*", source)
+    assert asked == ["01.1", "01.2", "01.3", "01.4"]
+    assert re.findall(r'^predict\("(01\.\d)", \.\.\.\)$', source, flags=re.MULTILINE) == asked
+    assert re.findall(r'^recall\("(01\.\d)", fact=', source, flags=re.MULTILINE) == asked
+    positions = [source.index(f'{verb}("01.1"') for verb in ("predict", "recall")]
+    assert positions == sorted(positions)
+
+
+def test_no_cell_is_empty_and_none_is_long() -> None:
+    """A cell fits on the screen beside its text."""
+    for cell in read().cells:
+        assert cell.source.strip(), cell.id
+        if cell.cell_type == "code":
+            assert len(cell.source.splitlines()) <= 18, cell.id
+            assert max(map(len, cell.source.splitlines())) <= 92, cell.id
+
+
+def test_the_lesson_uses_the_words_of_the_course() -> None:
+    """Every word it explains is a word it uses, and the outcomes are the runtime's own."""
+    notebook = read()
+    (terms,) = tagged(notebook, "terms")
+    before = "\n".join(cell.source for cell in notebook.cells if cell is not terms).lower()
+    rows = re.findall(r"^\| ([^|]+) \|", terms.source, flags=re.MULTILINE)[1:]
+    words = [word.strip(" `") for row in rows if "-" not in row for word in row.split(",")]
+    assert len(words) >= 8
+    assert [word for word in words if word not in before] == []
+
+
+def test_without_durakit_the_first_cell_prints_one_line_that_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The wrong kernel is the commonest trouble, and the lesson stops there."""
+    real = builtins.__import__
+
+    def without(name: str, *rest: object) -> ModuleType:
+        if name.partition(".")[0] == "durakit":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return real(name, *rest)
+
+    (first,) = tagged(read(), "first")
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ModuleNotFoundError):
+        exec(first.source, {})  # noqa: S102 - our own cell
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "uv run durakit lab" in line
+
+
+# -- its numbers -----------------------------------------------------------------------------------
+
+
+def test_a_fresh_run_shows_what_is_stored(fresh: NotebookNode) -> None:
+    """The outputs that a reader sees on a web page are those that a learner gets."""
+    stored = [texts(cell) for cell in read().cells if cell.cell_type == "code"]
+    assert [texts(cell) for cell in fresh.cells if cell.cell_type == "code"] == stored
+
+
+@pytest.fixture(scope="module")
+def played() -> dict[str, dict[str, object]]:
+    """The lesson's cells as a plain script; after each one, the ledger's word and the run's."""
+    names: dict[str, object] = {}
+    seen: dict[str, dict[str, object]] = {}
+    for cell in read().cells:
+        if cell.cell_type != "code":
+            continue
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(cell.source, names)  # noqa: S102 - our own cell
+        if "mailbox" in names:
+            mailbox, run = names["mailbox"], names.get("run")
+            seen[cell.id] = {
+                "mails": len(mailbox.inbox(to="ada@example.org")),
+                "requests": [request["outcome"] for request in mailbox.requests()],
+                "keys": [effect["key"] for effect in mailbox.effects()],
+                "status": run.status if run else None,
+                "outcome": run.operations().loc[0, "outcome"] if run else None,
+                "rows": list(names.get("rows", ())),
+                "records": len(names.get("records", ())),
+            }
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "cell", "ledger"),
+    [
+        ("title", "one rerun, two mails", "rerun", {"mails": 2}),
+        ("e1", "The first mail to Ada was out", "loop", {"mails": 1}),
+        ("e2", "unknown is an answer of its own", "look2", {"mails": 1, "outcome": "unknown"}),
+        ("e2", "`needs_decision`", "recover2", {"status": "needs_decision", "mails": 1}),
+        ("s3", "Four worlds, one record", "worlds", {"records": 1}),
+        ("s4", "the program died at `effect_done`", "open4", {"mails": 1, "outcome": "unknown"}),
+        ("q4", "The ledger says that the mail is out", "open4", {"status": "needs_decision"}),
+        ("e4", "One mail, and a run that ended well", "resolve4", {"status": "completed"}),
+        ("e4", "One mail", "resolve4", {"mails": 1, "requests": ["delivered"]}),
+        ("l5", "Two attempts, one mail", "run5", {"mails": 1}),
+        ("l5", "Two attempts", "run5", {"requests": ["delivered", "replayed"]}),
+        ("e6", "two keys, two mails", "mistake", {"mails": 2, "status": "completed"}),
+        (
+            "e6",
+            "two keys",
+            "mistake",
+            {"keys": ["welcome:42:attempt-1", "welcome:42:attempt-2"]},
+        ),
+    ],
+)
+def test_a_number_in_the_text_is_the_ledgers(text, says, cell, ledger, played) -> None:
+    """What the lesson claims in words is what the mail service's own record says at that place."""
+    assert says in cell_of(read(), text).source
+    assert {name: played[cell][name] for name in ledger} == ledger
+
+
+def test_the_four_worlds_differ_in_the_ledger_alone(played) -> None:
+    """Guess 'done' and two get nothing; guess 'not done' and two get two: as the text says."""
+    rows = played["worlds"]["rows"]
+    assert [(row["died at"], row["mails"]) for row in rows] == [
+        ("intent_saved", 0),
+        ("request_sent", 0),
+        ("effect_done", 1),
+        ("reply_received", 1),
+    ]
+    assert len({(row["status"], row["outcome"], row["attempts"]) for row in rows}) == 1
+    assert {row["then"] for row in rows} == {"needs_decision"}
+    text = cell_of(read(), "e3").source
+    assert "in two worlds Ada gets nothing" in text
+    assert "in two worlds she gets two" in text
+
+
+def test_each_comparison_shows_the_ledgers_number(fresh: NotebookNode) -> None:
+    """The facts beside the predictions are those that the lesson explains."""
+    shown = [texts(cell_of(fresh, f"r{n}"))[0].rpartition(" ")[2] for n in (1, 2, 3, 4)]
+    assert shown == ["2.", "needs_decision.", "1.", "1."]
+
+
+# -- its exercise ----------------------------------------------------------------------------------
+
+
+def test_the_stub_is_todo_and_gives_nothing_away(fresh: NotebookNode) -> None:
+    """The lesson as it ships asks, and neither passes nor fails."""
+    (shown,) = texts(cell_of(fresh, "answer"))
+    assert shown.startswith("○ TODO")
+    assert "key=call.key)" not in cell_of(fresh, "answer").source
+
+
+def test_the_solution_passes() -> None:
+    """The worked exercise runs in a fresh kernel and is told ✓ PASS."""
+    notebook = read(SOLUTION)
+    assert tool.run(notebook, SOLUTION.parent) == []
+    (shown,) = texts(cell_of(notebook, "answer"))
+    assert shown.startswith("✓ PASS")
+    assert texts(cell_of(notebook, "end"))[0].startswith(
+        "■ END  Lesson 01: 1 of 1 exercises passed"
+    )
+
+
+def test_a_learner_who_does_it_all_finds_it_in_their_copy(tmp_path: Path) -> None:
+    """In my-lessons/ the guesses and the pass are kept, with the answer put into the lesson."""
+    copy = tmp_path / "my-lessons"
+    copy.mkdir()
+    notebook = read()
+    guesses = ("2", '"failed"', "4", "1")
+    for number, guess in enumerate(guesses, start=1):
+        cell = cell_of(notebook, f"p{number}")
+        cell.source = cell.source.replace("...", guess)
+    solved = cell_of(read(SOLUTION), "answer").source
+    given = cell_of(notebook, "answer").source
+    opening, stub = given.split("\n", 1)
+    assert stub.startswith("\n\n@dk.tool()")
+    cell_of(notebook, "answer").source = f"{opening}\n{solved}"
+    assert tool.run(notebook, copy) == []
+    kept = json.loads((copy / "progress.json").read_text())
+    assert kept["predictions"] == {"01.1": [2], "01.2": ["failed"], "01.3": [4], "01.4": [1]}
+    assert kept["exercises"] == {"01.5": {"state": "PASS", "tries": 0}}
+    assert [path.name for path in copy.iterdir()] == ["progress.json"]
+    (closing,) = texts(cell_of(notebook, "end"))
+    assert "1 of 1 exercises passed, 4 of 4 predictions noted" in closing
+
+
+# -- the check that holds all this -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cell", "line", "problem"),
+    [
+        ("loop", "raise RuntimeError('broken on purpose')", "a cell raised RuntimeError"),
+        ("loop", "%no_such_magic\nraise RuntimeError('hidden')", "a cell raised"),
+        ("loop", "import sys; print('careful', file=sys.stderr)", "a cell wrote to stderr"),
+        ("end", "lesson.end", "its last cell does not show"),
+    ],
+)
+def test_a_copy_with_a_broken_line_is_red(cell: str, line: str, problem: str) -> None:
+    """The notebook check fails where nbval alone would let a cell pass."""
+    notebook = read()
+    # The first cell, the broken one and the last: a short copy says as much as a long one.
+    notebook.cells = [cell_of(notebook, name) for name in ("first", "loop", "end")]
+    cell_of(notebook, cell).source += f"\n{line}" if cell != "end" else ""
+    if cell == "end":
+        cell_of(notebook, cell).source = line
+    (found,) = tool.run(notebook, LESSON.parent)
+    assert problem in found
+
+
+def test_a_cell_that_was_not_run_is_red() -> None:
+    """Stored execution counts must be 1 to n, whatever the outputs look like."""
+    notebook = read()
+    assert tool.problems(notebook) == []
+    cell_of(notebook, "worlds").execution_count = None
+    assert tool.problems(notebook) == ["not every cell was run, from top to bottom"]
+
+
+def test_a_notebook_that_never_ends_is_red() -> None:
+    """The limit is for the whole notebook, and the kernel does not outlive it."""
+    notebook = new_notebook(cells=[new_code_cell("while True: pass")])
+    assert tool.run(notebook, ROOT, limit=3.0) == ["it takes more than 3 seconds"]
+
+
+def test_a_lesson_is_stored_in_one_normal_form() -> None:
+    """No widget state, no times, one kernel name: what an editor adds is taken away."""
+    stored = read()
+    again = read()
+    again.metadata["widgets"] = {"state": {}}
+    again.metadata["language_info"]["version"] = "3.99"
+    again.metadata["kernelspec"]["name"] = "ada"
+    again.cells[2].metadata["execution"] = {"iopub.execute_input": "2026-01-01T09:00:00Z"}
+    tool.normalise(again)
+    assert nbformat.writes(again) == nbformat.writes(stored)
+
+
+# -- what its cells lean on ------------------------------------------------------------------------
+
+
+def test_customers_come_from_the_data_folder_wherever_the_kernel_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lesson opened elsewhere still finds them, and a missing file says where to go."""
+    monkeypatch.chdir(tmp_path)
+    found = lesson01.customers(2)
+    assert [customer["name"] for customer in found] == ["Ada", "Bela"]
+    monkeypatch.setattr(lesson01, "CUSTOMERS", Path("data") / "nobody.json")
+    with pytest.raises(FileNotFoundError, match="open the lesson in your durakit checkout"):
+        lesson01.customers()
+
+
+def test_the_customers_are_made_up_and_distinct() -> None:
+    """Nobody's real address is in the data, and no two customers share an id or an address."""
+    listed = lesson01.customers(100)
+    assert len(listed) == 8
+    assert all(customer["email"].endswith("@example.org") for customer in listed)
+    for name in ("id", "email"):
+        assert len({customer[name] for customer in listed}) == len(listed)
+    assert "`customers.json`" in (ROOT / "data" / "README.md").read_text()
+
+
+def test_a_world_is_new_each_time_and_can_be_opened_again_as_it_was_left(tmp_path: Path) -> None:
+    """A cell that is run again shows the same; the next morning everything is still there."""
+    for _ in range(3):
+        mailbox, runtime = lesson01.new_world(tmp_path / "a world")
+        assert mailbox.inbox() == []
+        assert len(runtime.runs()) == 0
+        mailbox.send("ada@example.org", "Welcome", "Hello")
+        runtime.run(nothing, id="welcome:42")
+        mailbox.close()
+        runtime.close()
+    mailbox, runtime = lesson01.reopen_world(tmp_path / "a world")
+    assert len(mailbox.inbox()) == 1
+    assert runtime.get("welcome:42").status == "completed"
+    mailbox.close()
+    runtime.close()
+
+
+@dk.workflow
+def nothing(ctx):
+    """A workflow that ends at once."""
+    del ctx
+
+
+def test_running_the_whole_lesson_twice_in_one_kernel_shows_the_same() -> None:
+    """No cell depends on what an earlier run of the notebook has left."""
+    names: dict[str, object] = {}
+    shown = []
+    for _ in range(2):
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            for cell in read().cells:
+                if cell.cell_type == "code":
+                    exec(cell.source, names)  # noqa: S102 - our own cell
+        shown.append((said.getvalue(), str(names["rows"]), len(names["mailbox"].inbox())))
+    assert shown[0] == shown[1]
