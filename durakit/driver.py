@@ -851,10 +851,11 @@ class Driver:
         told = {"error": error, "judged": failure.kind.value, "because": failure.reason}
         if isinstance(decision, Refuse):
             final = self._final_error(op, decision.reason, attempted.error)
-            body = {**told, "error": values.dump_error(final, tool.errors), "why": decision.reason}
+            saved = values.dump_error(final, tool.errors)
+            body = {**told, "error": saved, "why": decision.reason}
             self._note(op, "result", _text(body), self._change(op, event), progress=True)
             self._reach(tool.name, "result_saved", op.occurrence, attempt)
-            self._raise_saved(op, body["error"], attempted.error)
+            self._raise_saved(op, saved, attempted.error)
         told["then"] = protocol.describe(decision)
         not_before, limit = None, None
         if isinstance(decision, Wait):

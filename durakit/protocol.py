@@ -331,6 +331,8 @@ def _unknown(
     blind = contract.on_unknown == "resend" and contract.effect is not Effect.IDEMPOTENT
     allowance = request.settle if request.stopping else request.remaining
     if way == "rerun":
+        if record.status is Status.RESENT:
+            return Park("unknown: it was sent again under a contract that has since been changed")
         if request.stopping:
             return Refuse(request.stopping)
         return Execute(record.attempts + 1, Event.RERUN, "no outside effect")

@@ -399,7 +399,7 @@ def test_an_unknown_is_never_executed_beyond_the_keys_window(case):
 @given(known_cases)
 def test_stopping_begins_no_new_attempt_of_what_is_not_unknown(case):
     """A deadline or a cancel request stops new work."""
-    kept, request, contract, *_ = case
+    kept, request, *_ = case
     decision = decide(*case)
     if request.stopping and isinstance(decision, Execute):
         assert kept.status in UNKNOWN
@@ -454,6 +454,21 @@ def test_an_attempt_is_counted_up_and_its_event_can_happen(case):
     if isinstance(decision, Execute):
         assert decision.attempt == kept.attempts + 1
         assert (kept.status, decision.event) in TRANSITIONS
+
+
+@laws
+@given(known_cases, failures)
+def test_a_failed_attempt_is_never_followed_by_another_at_once(case, failure):
+    """First comes a wait, a probe, a person or the end; after a wait the decision is made anew."""
+    kept, request, contract, *rest = case
+    failed = replace(request, failure=failure)
+    if contract.effect is not Effect.NONE or kept.status is Status.REFUSED:
+        assert not isinstance(decide(kept, failed, contract, *rest), Execute)
+
+
+def test_a_tool_declared_anew_without_effect_does_not_make_a_resend_harmless():
+    """It was sent twice under a contract that had an effect: a person decides."""
+    assert isinstance(now_decide(record(Status.RESENT), Contract(Effect.NONE)), Park)
 
 
 @laws
