@@ -36,6 +36,7 @@ from durakit.errors import (
     StoreError,
     StoreStopped,
     Suspended,
+    UnloadableValue,
     UnsavableValue,
     UsageError,
 )
@@ -250,7 +251,11 @@ class Driver:
             self._levels.append(("session", Limit("session", "session", ends)))
         arguments = json.loads(self._entries[0].payload)["arguments"]
         try:
-            result = self._workflow.invoke(Context(self), arguments)
+            try:
+                args, kwargs = self._workflow.parameters.load(arguments)
+            except UnloadableValue as error:
+                self._unloadable("argument", error)
+            result = self._workflow.function(Context(self), *args, **kwargs)
             if self._stopped is not None:
                 raise self._stopped
             self._end_completed(result)
@@ -424,6 +429,25 @@ class Driver:
             why="mismatch",
         )
 
+    def _give_back(
+        self, payload: str, codec: values.Codec, errors: tuple[type[Exception], ...] = ()
+    ) -> Any:
+        """A saved outcome. Workflow code never goes on with a value that its types do not fit."""
+        try:
+            return _given_back(payload, codec, errors)
+        except UnloadableValue as error:
+            if "error" in json.loads(payload):
+                raise  # it is the outcome itself
+            self._unloadable("value", error)
+
+    def _unloadable(self, what: str, error: UnloadableValue) -> NoReturn:
+        problem = str(error).removeprefix("saved value ")
+        reason = (
+            f"the code does not match the journal: a saved {what} {problem}. Define the old types "
+            "again and resume, or cancel the run"
+        )
+        self._stop(Suspended("needs_decision", reason, why="mismatch"))
+
     def _begin_new_work(self, name: str, key: str | None) -> None:
         """A cancel request or a limit that has fired stops new work here."""
         if self._cancel:
@@ -459,7 +483,7 @@ class Driver:
             codec = values.PLAIN
         slot = self._saved_slot("step", name, None)
         if slot is not None:
-            return _given_back(slot.payload or "", codec)
+            return self._give_back(slot.payload or "", codec)
         if not name.isascii():
             name_text("step name", name)
         self._begin_new_work(name, None)
@@ -521,7 +545,7 @@ class Driver:
         if slot is None:
             self._begin_new_work(tool.name, key)
         elif slot.payload is not None:
-            return _given_back(slot.payload, tool.returns, tool.errors)
+            return self._give_back(slot.payload, tool.returns, tool.errors)
         else:
             self._look_again(op)
             self._check_row(op)
@@ -958,7 +982,7 @@ class Driver:
         told["replay"] = {"run": op.row.run_id, "first_sent": op.row.first_sent}
         text = _text(told)
         self._append("replayed", step=op.tool.name, key=op.key, payload=text, progress=True)
-        return _given_back(text, op.tool.returns, op.tool.errors)
+        return self._give_back(text, op.tool.returns, op.tool.errors)
 
     def _refuse(self, op: Operating, reason: str) -> NoReturn:
         """The call ends here without (another) attempt."""

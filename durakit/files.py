@@ -39,10 +39,14 @@ DEEP_CHECK_LIMIT = 64 * 1024 * 1024
 _NETWORK_DISKS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs"})
 
 
-def inspect(path: Path, version: int, shape: dict[str, str]) -> bool:
+Shapes = dict[int, dict[str, str]]
+"""Schema version → what a file of that version is made of, as ``shape_of`` tells it."""
+
+
+def inspect(path: Path, shapes: Shapes) -> bool:
     """Whether ``path`` is a file to open (True) or to create (False); else a StoreError.
 
-    ``version`` is the newest schema this code knows; ``shape`` (see ``shape_of``) must be there.
+    ``shapes`` has every schema version that this code knows.
     """
     try:
         path.lstat()
@@ -65,9 +69,9 @@ def inspect(path: Path, version: int, shape: dict[str, str]) -> bool:
                 "missing, so put it back or move the log away"
             )
         return False
-    _check_header(path, version, log)
+    _check_header(path, max(shapes), log)
     if path.stat().st_size + _size(log) <= DEEP_CHECK_LIMIT:
-        _check_deeply(path, log, shape)
+        _check_deeply(path, log, shapes)
     return True
 
 
@@ -122,11 +126,11 @@ def _check_header(path: Path, version: int, log: Path) -> None:
         )
 
 
-def _check_deeply(path: Path, log: Path, shape: dict[str, str]) -> None:
+def _check_deeply(path: Path, log: Path, shapes: Shapes) -> None:
     """Read every page. Only damage that shows in an unchanging file counts as proven."""
     for _ in range(5):
         before = _stamp(path, log)
-        problem = _read_through(path, log, shape)
+        problem = _read_through(path, log, shapes)
         if problem is None:
             return
         if _stamp(path, log) == before:
@@ -145,9 +149,9 @@ def _stamp(path: Path, log: Path) -> tuple[object, ...]:
     return of(path), of(log)
 
 
-def _read_through(path: Path, log: Path, shape: dict[str, str]) -> str | None:
+def _read_through(path: Path, log: Path, shapes: Shapes) -> str | None:
     if not _size(log):
-        return _problem(f"{path.absolute().as_uri()}?immutable=1", shape)
+        return _problem(f"{path.absolute().as_uri()}?immutable=1", shapes)
     with tempfile.TemporaryDirectory(prefix="durakit-check-") as folder:
         copy = Path(folder) / "copy.db"
         try:
@@ -155,17 +159,19 @@ def _read_through(path: Path, log: Path, shape: dict[str, str]) -> str | None:
             shutil.copyfile(log, copy.with_name("copy.db-wal"))
         except FileNotFoundError:
             return "changed while it was read"
-        return _problem(copy.as_uri(), shape)
+        return _problem(copy.as_uri(), shapes)
 
 
-def _problem(uri: str, shape: dict[str, str]) -> str | None:
+def _problem(uri: str, shapes: Shapes) -> str | None:
     try:
         connection = sqlite3.connect(uri, uri=True, isolation_level=None)
         try:
             (answer,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
             if answer != "ok":
                 return f"is damaged ({str(answer).splitlines()[-1]})"
-            found = shape_of(connection)
+            # The version as the log has it: a migration may not be in the header yet.
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            shape, found = shapes.get(version, {}), shape_of(connection)
         finally:
             connection.close()
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:

@@ -19,7 +19,7 @@ from durakit import faults, values
 from durakit.clock import Clock, SystemClock
 from durakit.deadline import seconds
 from durakit.define import Workflow, find_workflow, name_text
-from durakit.driver import Driver, Surroundings
+from durakit.driver import LEAST_WAIT, POLL, Driver, Surroundings
 from durakit.errors import (
     ArgumentsDiffer,
     DamagedFile,
@@ -429,7 +429,7 @@ class Runtime:
             left = ends - self._clock.monotonic()
             if not owned or left <= 0:
                 return list(done.values())
-            self._clock.sleep(min(0.05, left))
+            self._clock.sleep(max(LEAST_WAIT, min(POLL, left)))
 
     def _recover_one(self, row: RunRow) -> tuple[str, str, str, str]:
         if row.status == "waiting" and not row.commands:
@@ -458,7 +458,7 @@ class Runtime:
             row = self._store.find_run(self.account, operation.run_id)
             if row.status in FINAL_STATUSES:
                 continue
-            late = self._workers.late(identity)
+            late = self._workers.late(identity, keep=True)
             if late is None:
                 continue
             body: dict[str, Any] = {"tool": tool, "key": key, "by": "late reply"}
@@ -467,6 +467,7 @@ class Runtime:
             except UnsavableValue as error:
                 body["unsavable"] = {"path": error.path, "reason": error.reason}
             self._store.add_command(row, "late_reply", json.dumps(body), self._clock.now())
+            self._workers.late(identity)  # only now: a full disk does not lose the evidence
 
     # -- what others than the driver want --------------------------------------------------
 

@@ -15,7 +15,8 @@ import sqlite3
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -36,7 +37,7 @@ from durakit.errors import (
     UsageError,
 )
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 #: Claims without saved progress after which a run is parked instead of driven.
 CLAIM_LIMIT = 3
@@ -83,6 +84,7 @@ class RunRow(NamedTuple):
     leased: float | None
     claims: int
     commands: int
+    wake: float | None = None
 
 
 _RUN = "SELECT " + ", ".join(RunRow._fields) + " FROM run"
@@ -165,6 +167,23 @@ class Change(NamedTuple):
     concludes: bool = False
 
 
+class Saved(NamedTuple):
+    """An entry that is written together with another one, just before it."""
+
+    kind: str
+    step: str | None
+    payload: str
+    time: float
+
+
+class CheckpointRow(NamedTuple):
+    """Where one of a machine's checkpoints is; see migrations/0002."""
+
+    seq: int
+    transition: int
+    whole: int
+
+
 class Claimed(NamedTuple):
     """A run that is now ours, with everything saved about it."""
 
@@ -183,8 +202,9 @@ _FENCE = "SELECT commands FROM run WHERE run = ? AND token = ? AND owner IS NOT 
 _RENEW = "UPDATE run SET seq = ?, digest = ?, leased = ?, claims = ? * claims WHERE run = ?"
 _END = (
     "UPDATE run SET seq = ?, digest = ?, status = ?, explained = ?, claims = ? * claims, "
-    "owner = NULL, leased = NULL WHERE run = ?"
+    "owner = NULL, leased = NULL, wake = ? WHERE run = ?"
 )
+_CHECKPOINT = "INSERT INTO checkpoint (run, seq, transition, whole) VALUES (?, ?, ?, ?)"
 _INSERT = (
     "INSERT INTO journal (place, kind, step, key, attempt, token, time, payload, digest) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -236,7 +256,7 @@ class Store:
         if self.path is None:
             self._shared = self._memory_connection()
             return
-        if not files.inspect(self.path, SCHEMA_VERSION, shape()):
+        if not files.inspect(self.path, shapes()):
             if not create:
                 raise MisplacedFile(f"{self.path}: there is no such file")
             files.create(self.path, _fresh(clock_kind))
@@ -246,7 +266,8 @@ class Store:
                 f"{self.path} lies on a network disk ({disk}); SQLite's WAL needs a local one",
                 stacklevel=3,
             )
-        self._connection()
+        with self._translating():
+            _migrate(self._connection())
 
     # -- connections and the one transaction helper ----------------------------------------
 
@@ -320,6 +341,13 @@ class Store:
         finally:
             if self._lock is not None:
                 self._lock.release()
+
+    @contextmanager
+    def _translating(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise _translated(error, self.name) from error
 
     def _bound_wait(self, connection: sqlite3.Connection, wait: float | None) -> None:
         if self._shared is not None:
@@ -478,7 +506,7 @@ class Store:
             c.execute(_INSERT, _journal_row(entry, digest))
             c.execute(
                 "UPDATE run SET seq = ?, digest = ?, token = ?, owner = ?, leased = ?, "
-                "claims = ?, status = ?, explained = ? WHERE run = ?",
+                "claims = ?, status = ?, explained = ?, wake = NULL WHERE run = ?",
                 (
                     seq, digest, token, None if parked else owner,
                     None if parked else leased, claims if parked else claims + 1,
@@ -547,19 +575,31 @@ class Store:
         ends: str | None = None,
         consumes: int | None = None,
         wait: float | None = None,
+        before: Sequence[Saved] = (),
+        checkpoint: tuple[int, int] | None = None,
+        wake: float | None = None,
     ) -> int:
         """Append one entry under ``lease``; returns how many commands wait for the driver.
 
         ``leased``: the lease shall last at least until then (wall seconds). ``progress`` sets the
         count of claims to 0. ``change`` moves the operation's row, in the same transaction.
         ``ends`` gives the run this status and the lease back. ``consumes`` is the number of the
-        command that this entry answers. Raises LeaseLost where the token is stale,
+        command that this entry answers. ``before``: entries to write just before it, in the same
+        transaction. ``checkpoint``: (transition, entry of the snapshot, 0 for this one) where
+        this entry is a machine's checkpoint. ``wake``: when a waiting run may go on. Raises
+        LeaseLost where the token is stale,
         OperationMoved where the operation is not as the driver has seen it, StoreFull, StoreBusy
         or another StoreError; in each case nothing is written.
         """
-        run, token, seq = lease.run, lease.token, lease.seq + 1
+        run, token, seq, digest = lease.run, lease.token, lease.seq + 1, lease.digest
+        rows = []
+        for saved in before:
+            first = (run, seq, saved.kind, saved.step, None, None, token, saved.time, saved.payload)
+            digest = _chain(digest, first)
+            rows.append(_journal_row(first, digest))
+            seq += 1
         entry = (run, seq, kind, step, key, attempt, token, now, payload)
-        digest = _chain(lease.digest, entry)
+        digest = _chain(digest, entry)
         first_progress = progress and lease.fruitless
         until = max(now + lease.length, leased)
         renewed = first_progress or leased > lease.leased or lease.leased - now < lease.length / 2
@@ -568,15 +608,20 @@ class Store:
             found = c.execute(_FENCE, (run, token)).fetchone()
             if found is None:
                 raise LeaseLost(f"run {run}: somebody with a newer fencing token drives it now")
+            if rows:
+                c.executemany(_INSERT, rows)
             c.execute(_INSERT, _journal_row(entry, digest))
             if change is not None:
                 _apply(c, change, run, token, seq, now)
+            if checkpoint is not None:
+                transition, whole = checkpoint
+                c.execute(_CHECKPOINT, (run, seq, transition, whole or seq))
             if consumes is not None:
                 c.execute("UPDATE command SET entry = ? WHERE command = ?", (seq, consumes))
                 c.execute("UPDATE run SET commands = commands - 1 WHERE run = ?", (run,))
             if ends is not None:
                 explained = None if ends == "running" else seq
-                c.execute(_END, (seq, digest, ends, explained, int(not progress), run))
+                c.execute(_END, (seq, digest, ends, explained, int(not progress), wake, run))
             elif renewed:
                 c.execute(_RENEW, (seq, digest, until, int(not progress), run))
             return int(found[0])
@@ -612,6 +657,47 @@ class Store:
         if not found:
             raise DamagedFile(f"{self.name}: journal entry {seq} of run number {run} is missing")
         return found[0]
+
+    def checkpoints(self, run: int, until: int | None = None) -> list[CheckpointRow]:
+        """Where the run's checkpoints are, oldest first; with ``until`` only the latest one whose
+        entry is not after it.
+        """
+        sql = "SELECT seq, transition, whole FROM checkpoint WHERE run = ?"
+        if until is None:
+            rows = self._read(sql + " ORDER BY seq", (run,))
+        else:
+            rows = self._read(sql + " AND seq <= ? ORDER BY seq DESC LIMIT 1", (run, until))
+        return [CheckpointRow(*row) for row in rows]
+
+    def copy_run(self, row: RunRow, at: int, id: str, now: float) -> RunRow:
+        """A new run with the entries 1 to ``at`` of another, in one transaction."""
+
+        def work(c: sqlite3.Connection) -> RunRow:
+            if c.execute(
+                "SELECT 1 FROM run WHERE account = ? AND id = ?", (row.account, id)
+            ).fetchone():
+                raise InvalidField("id", f"there is a run {id!r} already")
+            (number,) = c.execute("SELECT coalesce(max(run), 0) + 1 FROM run").fetchone()
+            new = row._replace(
+                run=number, id=id, created=now, status="running", explained=None, owner=None,
+                leased=None, claims=0, commands=0, wake=None,
+            )  # fmt: skip
+            digest, token, last = _seed(new), 0, 0
+            for entry in self._verified(c, row)[0][:at]:
+                told = (number, *entry)
+                digest, token, last = _chain(digest, told), entry.token, entry.seq
+                c.execute(_INSERT, _journal_row(told, digest))
+            new = new._replace(seq=last, digest=digest, token=token)
+            marks = ", ".join("?" * len(new))
+            c.execute(f"INSERT INTO run ({', '.join(new._fields)}) VALUES ({marks})", new)
+            c.execute(
+                "INSERT INTO checkpoint SELECT ?, seq, transition, whole FROM checkpoint "
+                "WHERE run = ? AND seq <= ?",
+                (number, row.run, last),
+            )
+            return new
+
+        return self.write(work)
 
     # -- operations ------------------------------------------------------------------------
 
@@ -757,6 +843,7 @@ def _remove(c: sqlite3.Connection, row: RunRow) -> bool:
     c.execute("UPDATE run SET explained = -1 WHERE run = ?", (row.run,))
     c.execute("DELETE FROM journal WHERE place > ? AND place < ?", span)
     c.execute("DELETE FROM command WHERE run = ?", (row.run,))
+    c.execute("DELETE FROM checkpoint WHERE run = ?", (row.run,))
     c.execute("DELETE FROM run WHERE run = ?", (row.run,))
     return True
 
@@ -786,29 +873,70 @@ def _chain(before: bytes, entry: tuple[Any, ...]) -> bytes:
 
 
 _templates: dict[str, bytes] = {}
-_shape: dict[str, str] = {}
+_shapes: files.Shapes = {}
 
 
-def shape() -> dict[str, str]:
-    """What a file of ours is made of, as ``files.shape_of`` tells it."""
-    if not _shape:
+def shapes() -> files.Shapes:
+    """What files of ours are made of, by schema version."""
+    if not _shapes:
         _fresh("system")
-    return _shape
+    return _shapes
 
 
 def _fresh(clock_kind: str) -> bytes:
     """The bytes of an empty database: built once, so that a new file is one write."""
     if clock_kind not in _templates:
-        schema = resources.files("durakit").joinpath("schema.sql").read_text("utf-8")
         connection = sqlite3.connect(":memory:", isolation_level=None)
         connection.execute(f"PRAGMA application_id = {files.APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        connection.executescript(schema)
-        connection.execute("INSERT INTO schema_version VALUES (?, ?)", (SCHEMA_VERSION, clock_kind))
-        _shape.update(files.shape_of(connection))
+        for statement in _statements("schema.sql"):
+            connection.execute(statement)
+        connection.execute("INSERT INTO schema_version VALUES (1, ?)", (clock_kind,))
+        connection.execute("PRAGMA user_version = 1")
+        _shapes[1] = files.shape_of(connection)
+        _migrate(connection, lambda version: _shapes.update({version: files.shape_of(connection)}))
         _templates[clock_kind] = connection.serialize()
         connection.close()
     return _templates[clock_kind]
+
+
+#: Schema version → the file that leads to it from the one before.
+_MIGRATIONS = {2: "migrations/0002_machines.sql"}
+
+
+def _statements(name: str) -> Iterator[str]:
+    """The statements of one of our SQL files, one by one."""
+    text = resources.files("durakit").joinpath(name).read_text("utf-8")
+    statement = ""
+    for line in text.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def _migrate(
+    connection: sqlite3.Connection, done: Callable[[int], object] = lambda version: None
+) -> None:
+    """Bring an older file up to this schema, each step and its record in one transaction."""
+    while connection.execute("PRAGMA user_version").fetchone()[0] < SCHEMA_VERSION:
+        connection.execute(_BEGIN)
+        try:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version >= SCHEMA_VERSION:
+                connection.execute("COMMIT")
+                return
+            for statement in _statements(_MIGRATIONS[version + 1]):
+                connection.execute(statement)
+            connection.execute(
+                "INSERT INTO schema_version SELECT ?, clock FROM schema_version LIMIT 1",
+                (version + 1,),
+            )
+            connection.execute(f"PRAGMA user_version = {version + 1}")
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+        done(version + 1)
 
 
 _FULL = (sqlite3.SQLITE_FULL,)

@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -41,6 +41,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Mode = Literal["simulated", "process"]
+
+#: Called twice for each crash that was reached, with ``"crashed"`` and then ``"recovered"``, its
+#: seed and the folder whose files (``run.db``, ``world/``) are then as that moment left them. It
+#: may read, and must leave no file open.
+Watch = Callable[[Literal["crashed", "recovered"], str, Path], None]
 
 #: Virtual seconds between the last thing that a dead run left and its recovery.
 RESTART = 1.0
@@ -171,6 +176,8 @@ def sweep(
     deadline: float | None = None,
     keep: str | os.PathLike[str] | None = None,
     seed: int = 0,
+    only: str | None = None,
+    watch: Watch | None = None,
     **kwargs: Any,
 ) -> Report:
     """Crash ``workflow(*args)`` at every boundary, recover, and judge by the world's ledger.
@@ -180,7 +187,8 @@ def sweep(
     ``listen(hook)``; a ``clock`` attribute is set to the sweep's virtual clock. It is put back
     into its own ``folder`` at the end, where it tells one. ``mode``: ``"simulated"``, or
     ``"process"`` for a child killed by SIGKILL at each point. ``keep``: a folder in which each
-    schedule's files stay. ``seed``: of the waits that are drawn.
+    schedule's files stay. ``seed``: of the waits that are drawn. ``only``: the one crash to try, as
+    its seed. ``watch``: see ``Watch``.
 
     A new interpreter has the world as its module defines it: what this process has changed in
     it since (a profile, a plan of faults) is not known there.
@@ -202,6 +210,8 @@ def sweep(
         schedules = []
         with _children(task, mode) as children:
             for crash, boundary in _crashes(boundaries, hooked):
+                if only not in (None, crash.seed):
+                    continue
                 folder = home / f"{boundary.number:03}-{boundary.point}-{crash.fate}"
                 if not hooked and boundary.point in _WORLD_POINTS:
                     schedules.append(_unreachable(boundary, crash, "the world has no hook"))
@@ -214,7 +224,11 @@ def sweep(
                     why += "" if crash.fate == "late" else "took another way"
                     schedules.append(_unreachable(boundary, crash, why))
                     continue
+                if watch is not None:
+                    watch("crashed", crash.seed, folder)
                 ending = task.recover(folder)
+                if watch is not None:
+                    watch("recovered", crash.seed, folder)
                 schedules.append(_judged(boundary, crash, ending, reference))
     return Report(workflow.name, mode, len(reference.effects), tuple(schedules))
 

@@ -334,8 +334,8 @@ def _misfit(error: pydantic.ValidationError, form: Any) -> tuple[str, str]:
     path: list[Any] = []
     for part in first["loc"]:
         # Between the steps stand names of union members and validators: no place in the form.
-        inside = part in form if isinstance(form, dict) else isinstance(form, list)
-        if inside:
+        known = form if isinstance(form, dict) else range(len(form) if type(form) is list else 0)
+        if part in known:
             path.append(part)
             form = form[part]
     return path_text(tuple(path)), first["msg"]

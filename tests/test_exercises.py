@@ -1,4 +1,3 @@
-# ruff: noqa: ARG001, ARG005 - what an answer or a stand-in is called with, it need not use
 """Exercises: the frame around every checker, and the checker of lesson 01 against known answers."""
 
 import json
@@ -118,11 +117,14 @@ def test_a_checker_that_fails_blames_itself_and_says_how_to_report_it(progress: 
     assert progress.read() == exercises.Saved()
 
 
-def test_an_answer_of_the_wrong_number_of_parts_is_the_checkers_failure(
-    progress: Progress,
+@pytest.mark.parametrize("answer", [(), (1, 2)])
+def test_an_answer_of_the_wrong_number_of_parts_is_told_how_to_call(
+    answer: tuple[int, ...], progress: Progress
 ) -> None:
-    """A check called in a way that its checker does not know raises nothing."""
-    assert exercise(is_two, progress).check(1, 2).mark == "! CHECKER FAILED"
+    """Handing over too little or too much is neither an error nor the checker's failure."""
+    note = exercise(is_two, progress).check(*answer)
+    assert note.mark == State.TRY_AGAIN
+    assert note.lines[0].startswith("Call it as check(answer): ")
 
 
 def test_an_interrupt_from_the_keyboard_ends_a_check(progress: Progress) -> None:
@@ -342,6 +344,13 @@ def test_a_notebook_gets_the_same_text_and_html_each_time(shown: exercises.Shown
     assert str(shown) == shown.text()
 
 
+def test_a_long_name_does_not_push_the_table_off_the_page() -> None:
+    """A key may have thousands of characters; a cell shows the first of them."""
+    table = Table("keys", [{"key": "k" * 5000}])
+    assert max(map(len, table.text().splitlines())) < 70
+    assert len(table.html()) < 1000
+
+
 def test_columns_are_even_and_a_cell_stays_on_its_line() -> None:
     """A name with a line break or a control character does not break the table."""
     table = Table("names", [{"name": "Ada\nLovelace", "n": 1}, {"name": "B\x1b[31m", "n": 22}])
@@ -447,7 +456,7 @@ def swallowed(shop: Mailbox, call, to: str) -> object:
 WRONG = {
     "the tool declares nothing": (
         answer(retry=dk.Retry(attempts=1)),
-        "The run waits for a person, with 0 mail(s) out: unknown: the service can neither",
+        "The run waits for a person, and Ada has one mail: unknown: the service can neither",
     ),
     "the service is not told the key": (
         answer(lambda shop, call, to: shop.send(to, SUBJECT, BODY)),
@@ -610,7 +619,7 @@ def test_what_the_learners_code_prints_is_not_shown_a_dozen_times(
     """A print in the tool, left there from trying, does not bury the answer."""
 
     def loud(shop: Mailbox, call, to: str) -> object:
-        print("sending")  # noqa: T201 - the learner's print
+        print("sending")
         return shop.send(to, SUBJECT, BODY, key=call.key)
 
     assert check(answer(loud, effect="idempotent"), shop).state is State.PASS

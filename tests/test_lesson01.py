@@ -222,6 +222,31 @@ def test_the_four_worlds_differ_in_the_ledger_alone(played) -> None:
     assert "in two worlds she gets two" in text
 
 
+@pytest.mark.parametrize("point", ["intent_saved", "request_sent"])
+def test_in_the_first_two_worlds_the_other_word_sends_one_mail(point: str, tmp_path: Path) -> None:
+    """What section 4 says without showing: "not_executed" lets the runtime send it, once."""
+    assert 'you would have said `"not_executed"`' in cell_of(read(), "e4").source
+    mailbox, runtime = lesson01.new_world(tmp_path / point)
+
+    @dk.tool
+    def send_email(call, to):
+        return mailbox.send(to, "Welcome", "Hello", timeout=3)
+
+    @dk.workflow
+    def welcome(ctx, to):
+        return ctx.call(send_email, to, key="welcome:42")
+
+    crash = dk.CrashAt("send_email", point)
+    run = runtime.run(welcome, "ada@example.org", id="welcome:42", crash=crash)
+    runtime.recover()
+    assert (run.status, len(mailbox.inbox())) == ("needs_decision", 0)
+    runtime.resolve(run.id, "welcome:42", "not_executed", by="Grace")
+    runtime.recover()
+    assert (run.status, len(mailbox.inbox())) == ("completed", 1)
+    mailbox.close()
+    runtime.close()
+
+
 def test_each_comparison_shows_the_ledgers_number(fresh: NotebookNode) -> None:
     """The facts beside the predictions are those that the lesson explains."""
     shown = [texts(cell_of(fresh, f"r{n}"))[0].rpartition(" ")[2] for n in (1, 2, 3, 4)]

@@ -18,14 +18,14 @@ under nbval) it lies in a temporary folder, so that running a lesson leaves the 
 from __future__ import annotations
 
 import atexit
-import html
+import inspect
 import json
 import os
 import shutil
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
@@ -34,6 +34,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from durakit.lab.html import Row, Shown, SideBySide, Table, h, one_line
 from durakit.lab.lessons import COPY_NAME
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "LearnerError",
     "Note",
     "Progress",
+    "Row",
     "Shown",
     "SideBySide",
     "State",
@@ -62,102 +64,8 @@ __all__ = [
 
 PROGRESS_NAME: Final = "progress.json"
 
-#: What a lesson shows of a name, an error or a key: at most this many characters, on one line.
-LONGEST_SHOWN: Final = 300
-
-Row = Mapping[str, object]
-
 
 # -- showing ---------------------------------------------------------------------------------------
-
-
-def h(value: object) -> str:
-    """Return ``value`` as text that is safe anywhere in HTML. Every piece of ours goes through."""
-    return html.escape(str(value), quote=True)
-
-
-def one_line(value: object) -> str:
-    """Return ``value`` as one line of text without control characters, cut where it is long."""
-    text = " ".join(str(value).split())
-    text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
-    return text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 1] + "…"
-
-
-class Shown:
-    """Something a notebook shows: a pure ``text()`` and a pure ``html()``, never anything else."""
-
-    def text(self) -> str:
-        """Return what it says, as plain text."""
-        raise NotImplementedError
-
-    def html(self) -> str:
-        """Return what it says, as HTML."""
-        raise NotImplementedError
-
-    def _repr_mimebundle_(
-        self, include: object = None, exclude: object = None
-    ) -> dict[str, str]:  # the arguments are IPython's, and it does its own choosing
-        del include, exclude
-        return {"text/plain": self.text(), "text/html": self.html()}
-
-    def __str__(self) -> str:
-        return self.text()
-
-
-@dataclass(frozen=True)
-class Table(Shown):
-    """Rows of the same columns under a caption; ``empty`` is what stands there without rows."""
-
-    caption: str
-    rows: Sequence[Row]
-    empty: str = "(nothing)"
-
-    def text(self) -> str:
-        """Return the caption, the heads and the rows, in columns of even width."""
-        if not self.rows:
-            return f"{self.caption}\n  {self.empty}"
-        heads = list(self.rows[0])
-        cells = [heads, *([one_line(row[head]) for head in heads] for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = (
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-            for line in cells
-        )
-        return "\n".join([self.caption, *(f"  {line}" for line in lines)])
-
-    def html(self) -> str:
-        """Return a table with a caption and column heads, as a screen reader wants it."""
-        caption = (
-            '<caption style="text-align: left; caption-side: top; font-weight: bold; '
-            f'white-space: nowrap; padding: 4px 0">{h(self.caption)}</caption>'
-        )
-        if not self.rows:
-            return f"<table>{caption}<tbody><tr><td>{h(self.empty)}</td></tr></tbody></table>"
-        left = ' style="text-align: left"'
-        heads = "".join(f'<th scope="col"{left}>{h(head)}</th>' for head in self.rows[0])
-        lines = (
-            "".join(f"<td{left}>{h(one_line(cell))}</td>" for cell in row.values())
-            for row in self.rows
-        )
-        body = "".join(f"<tr>{line}</tr>" for line in lines)
-        return f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
-
-
-@dataclass(frozen=True)
-class SideBySide(Shown):
-    """Tables next to each other, below each other where there is no room."""
-
-    tables: tuple[Table, ...]
-
-    def text(self) -> str:
-        """Return the tables one after the other."""
-        return "\n\n".join(table.text() for table in self.tables)
-
-    def html(self) -> str:
-        """Return the tables in a row that may wrap."""
-        parts = "".join(f"<div>{table.html()}</div>" for table in self.tables)
-        style = "display: flex; flex-wrap: wrap; gap: 8px 40px; align-items: flex-start"
-        return f'<div style="{style}">{parts}</div>'
 
 
 @dataclass(frozen=True)
@@ -258,7 +166,7 @@ class Exercise:
         """Check an answer. Never raises, except for an interrupt from the keyboard."""
         title = f"Exercise {self.number}: {self.title}"
         try:
-            finding = self.checker(*answer, **named)
+            finding = self._misuse(answer, named) or self.checker(*answer, **named)
         except LearnerError as raised:
             error = raised.error
             finding = wrong(f"Your code raised {_in_words(error)}{_their_line(error)}")
@@ -273,6 +181,16 @@ class Exercise:
             step = min(tries, len(self.hints))
             lines.append(f"Hint {step} of {len(self.hints)}: {self.hints[step - 1]}")
         return Note(finding.state.value, title, (*lines, *trouble), finding.table)
+
+    def _misuse(self, answer: tuple[Any, ...], named: dict[str, Any]) -> Finding | None:
+        """What to say where too little or too much was handed over."""
+        expected = inspect.signature(self.checker)
+        try:
+            expected.bind(*answer, **named)
+        except TypeError as error:
+            names = ", ".join(expected.parameters)
+            return wrong(f"Call it as check({names}): {one_line(error)}.")
+        return None
 
 
 def _in_words(error: BaseException) -> str:
@@ -298,11 +216,14 @@ def _own_failure(error: Exception) -> tuple[str, ...]:
     last = traceback.extract_tb(error.__traceback__)[-1]
     python = ".".join(map(str, sys.version_info[:3]))
     place = f"{last.name} ({Path(last.filename).name}, line {last.lineno})"
+    report = (
+        "Please report it: show this box and the cell with your answer to your teacher, or copy "
+        f"both into an issue of the durakit repository (durakit {__version__}, Python {python})."
+    )
     return (
         "This is an error of the checker, not of your answer. Nothing was graded.",
         f"It stopped with {_in_words(error)}, in {place}.",
-        "Please report it: show this box and the cell with your answer to your teacher, or copy",
-        f"both into an issue of the durakit repository (durakit {__version__}, Python {python}).",
+        report,
     )
 
 

@@ -311,7 +311,10 @@ def _at_every_crash(laboratory: _Laboratory, workflow: Workflow, ada: dict[str, 
     table = Table("What the ledger says after each crash and its recovery", rows)
     bad = [tried for tried in trials if not tried.verdict.startswith("✓")]
     if bad:
-        worst = max(bad, key=lambda tried: (tried.mails > 1, tried.mails == 0))
+        # The worst first; among equals the place that is easiest to picture.
+        worst = max(
+            bad, key=lambda t: (t.mails > 1, "never" in t.verdict, "effect_done" in t.crash)
+        )
         return wrong(*_told(worst, len(bad), len(trials)), table=table)
     says = [f"{len(trials)} trials, {len(trials)} times exactly one mail. The ledger says so."]
     if any(ada["email"] in (key or "") for tried in trials for key in tried.keys):
@@ -338,9 +341,8 @@ def _told(tried: Tried, bad: int, number: int) -> list[str]:
     elif "does not match the journal" in tried.reason:
         says.append("On the way back your workflow asks for another key than the one it saved.")
     elif tried.status == "needs_decision":
-        says.append(
-            f"The run waits for a person, with {tried.mails} mail(s) out: {one_line(tried.reason)}."
-        )
+        mails = "one mail" if tried.mails == 1 else "no mail"
+        says.append(f"The run waits for a person, and Ada has {mails}: {one_line(tried.reason)}.")
     else:
         says.append(f"The run is {tried.status}: {one_line(tried.reason)}")
     return says

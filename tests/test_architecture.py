@@ -1,0 +1,191 @@
+"""The order of the modules, what the pure core may not touch, and what `import durakit` loads."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import durakit as dk
+
+PACKAGE = Path(dk.__file__).resolve().parent
+
+#: Layers in reading order: a module imports only from layers before its own, or from its own
+#: where the modules of one layer stand in a line.
+LAYERS = [
+    ["errors", "clock", "deadline", "retry", "values", "changes", "protocol"],
+    ["files", "store", "faults"],
+    ["define", "workers", "driver"],
+    ["tables", "runtime"],
+    ["sweep", "cli"],
+]
+ORDER = [module for layer in LAYERS for module in layer]
+PURE = LAYERS[0]
+
+#: Time, chance, files, processes and the network.
+AMBIENT = {
+    "asyncio", "datetime.now", "glob", "http", "io", "multiprocessing", "os", "pathlib", "random",
+    "secrets", "select", "shutil", "signal", "socket", "sqlite3", "ssl", "subprocess", "tempfile",
+    "threading", "time", "urllib", "uuid",
+}  # fmt: skip
+#: Builtins and class methods that reach outside without an import.
+REACHING_OUT = {"open", "input", "print", "exec", "eval", "compile", "__import__", "breakpoint"}
+ASKING_THE_CLOCK = {"now", "utcnow", "today"}
+
+
+def imports(source: str, package: str = "durakit") -> set[str]:
+    """Return every module that a source imports, at any depth, in full."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            if node.level:
+                base = package.split(".")[: len(package.split(".")) - node.level + 1]
+                module = ".".join([*base, *filter(None, [module])])
+            found.add(module)
+            found |= {f"{module}.{name.name}" for name in node.names}
+    return found
+
+
+def own_imports(source: str, package: str = "durakit") -> set[str]:
+    """Return the parts of durakit that a source imports: module names, or `mail`, `lab`."""
+    names = {name for name in imports(source, package) if name.split(".")[0] == "durakit"}
+    known = {path.stem for path in PACKAGE.glob("*.py")} | {"mail", "lab"}
+    return {name.split(".")[1] for name in names if "." in name} & known
+
+
+def ambient_reach(source: str) -> set[str]:
+    """Return what a source reaches of time, chance, files, processes or the network."""
+    found = {name.split(".")[0] for name in imports(source)} & AMBIENT
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func
+        if isinstance(called, ast.Name) and called.id in REACHING_OUT:
+            found.add(called.id)
+        if (
+            isinstance(called, ast.Attribute)
+            and called.attr in ASKING_THE_CLOCK
+            and isinstance(called.value, ast.Name)
+            and called.value.id in {"datetime", "date"}
+        ):
+            found.add(f"{called.value.id}.{called.attr}")
+    return found
+
+
+def text(module: str) -> str:
+    """Return a module's source."""
+    return (PACKAGE / f"{module}.py").read_text(encoding="utf-8")
+
+
+def test_every_module_has_its_place_in_the_order():
+    """A new module is put into LAYERS, where a reader will look for what it may use."""
+    here = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
+    assert here <= set(ORDER)
+    assert set(ORDER) - here <= {"sweep", "cli"}
+
+
+@pytest.mark.parametrize("module", ORDER)
+def test_a_module_imports_only_from_those_before_it(module):
+    """Read in order, nothing is used before it was read; the laboratory is needed by nothing."""
+    if not (PACKAGE / f"{module}.py").exists():
+        pytest.skip("not there yet")
+    allowed = set(ORDER[: ORDER.index(module)])
+    if module == "cli":
+        allowed |= {"lab"}
+    assert own_imports(text(module)) <= allowed
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_the_pure_core_reads_no_clock_randomness_file_or_socket(module):
+    """Time and chance are arguments; only the clock itself may ask what time it is."""
+    allowed = {"time"} if module == "clock" else set()
+    assert ambient_reach(text(module)) == allowed
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_the_pure_core_imports_nothing_of_the_rest(module):
+    """Not even lazily."""
+    assert own_imports(text(module)) <= set(PURE)
+
+
+def test_the_outside_world_imports_nothing_of_the_runtime():
+    """The mail service is somebody else's system."""
+    files = sorted((PACKAGE / "mail").rglob("*.py"))
+    assert files
+    for path in files:
+        assert own_imports(path.read_text(encoding="utf-8"), "durakit.mail") <= {"mail"}, path.name
+
+
+@pytest.mark.parametrize(
+    ("source", "reach"),
+    [
+        ("import time", {"time"}),
+        ("def f():\n    from os import path", {"os"}),
+        ("import sqlite3 as s, json", {"sqlite3"}),
+        ("from datetime import datetime\ndatetime.now()", {"datetime.now"}),
+        ("with open('x') as f: pass", {"open"}),
+        ("from random import random", {"random"}),
+        ("import datetime, json\nclock.now()", set()),
+    ],
+)
+def test_the_check_of_purity_sees_each_way_of_reaching_out(source, reach):
+    """A check that cannot fail checks nothing."""
+    assert ambient_reach(source) == reach
+
+
+@pytest.mark.parametrize(
+    ("source", "package", "modules"),
+    [
+        ("from durakit.runtime import Run", "durakit", {"runtime"}),
+        ("import durakit.store", "durakit", {"store"}),
+        ("from durakit import driver, values", "durakit", {"driver", "values"}),
+        ("def f():\n    from . import cli", "durakit", {"cli"}),
+        ("from ..store import Store", "durakit.mail", {"store"}),
+        ("from .errors import MailError", "durakit.mail", {"mail"}),
+        ("import json, pydantic", "durakit", set()),
+    ],
+)
+def test_the_check_of_imports_sees_each_way_of_importing(source, package, modules):
+    """Absolute, relative, from the package, and inside a function."""
+    if "cli" in modules and not (PACKAGE / "cli.py").exists():
+        pytest.skip("not there yet")
+    assert own_imports(source, package) == modules
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Return the modules that a fresh interpreter has loaded after a statement."""
+    code = f"import sys, json; {statement}; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
+    )
+    return set(json.loads(done.stdout))
+
+
+def test_importing_durakit_loads_nothing_of_the_laboratory():
+    """The runtime starts quickly, and in places where nobody plots."""
+    loaded = {name.split(".")[0] for name in loaded_by("import durakit")}
+    heavy = {"pandas", "numpy", "matplotlib", "ipywidgets", "IPython", "httpx", "tornado"}
+    assert not loaded & heavy
+
+
+def test_the_public_names_exist_and_are_sorted():
+    """Readers and outside checks use them: each is there, once, in order."""
+    assert dk.__all__ == sorted(set(dk.__all__))
+    for name in dk.__all__:
+        assert getattr(dk, name) is not None
+    star: dict[str, object] = {}
+    exec("from durakit import *", star)  # noqa: S102 - what a reader's star import does
+    assert set(dk.__all__) <= set(star)
+
+
+def test_every_public_class_and_function_says_what_it_is():
+    """`help(dk.name)` is never empty."""
+    for name in dk.__all__:
+        part = getattr(dk, name)
+        if isinstance(part, type) or callable(part):
+            assert part.__doc__, name
