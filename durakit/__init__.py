@@ -19,6 +19,7 @@ from durakit.errors import (
     UsageError,
 )
 from durakit.faults import CrashAt
+from durakit.machine import Done, Machine, machine
 from durakit.protocol import Probed
 from durakit.retry import Retry
 from durakit.runtime import Run, Runtime
@@ -38,10 +39,12 @@ __all__ = [
     "Context",
     "CrashAt",
     "DeadlineExceeded",
+    "Done",
     "DurakitError",
     "Found",
     "Infeasible",
     "InvalidField",
+    "Machine",
     "ManualClock",
     "NotExecuted",
     "Retry",
@@ -59,6 +62,7 @@ __all__ = [
     "UnsavableValue",
     "UsageError",
     "Workflow",
+    "machine",
     "sweep",
     "tool",
     "workflow",

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from durakit import __version__, files, store
-from durakit.clock import SystemClock
+from durakit.clock import Clock, SystemClock
 from durakit.define import Workflow
 from durakit.errors import (
     DurakitError,
@@ -267,7 +267,7 @@ def _reset(options: argparse.Namespace) -> int:
 
 def _require_file(path: Path) -> None:
     """Raises a StoreError for a file that is missing, or that no Runtime could open."""
-    if not files.inspect(path, store.SCHEMA_VERSION, store.shape()):
+    if not files.inspect(path, store.shapes()):
         raise MisplacedFile(f"{path}: there is no such file")
 
 
@@ -447,9 +447,7 @@ def _resume(options: argparse.Namespace) -> int:
     return _code_for(status for _, _, status, _ in rows)
 
 
-def _resumed(
-    rt: Runtime, run_id: str, clock: SystemClock, wait: float
-) -> tuple[str, str, str, str]:
+def _resumed(rt: Runtime, run_id: str, clock: Clock, wait: float) -> tuple[str, str, str, str]:
     """Drive one run: its line of the table."""
     ends = clock.monotonic() + wait
     run = rt.resume(run_id)

@@ -213,9 +213,9 @@ def tool(
     """Declare a tool: a function ``(call, …)`` that touches the outside world.
 
     ``effect``: what the service promises: ``none`` (no outside effect), ``idempotent`` (it
-    dedups by ``call.key``, for ``window`` seconds from the first intent), ``queryable``
-    (``probe(call)`` answers ``Found(result)``, ``Absent`` or ``StillUnknown``; an absence is
-    final ``settles_after`` seconds after sending) or ``opaque`` (neither; the default).
+    dedups by ``call.key``, for ``window`` seconds from the first intent, None = for ever),
+    ``queryable`` (``probe(call)`` answers ``Found(result)``, ``Absent`` or ``StillUnknown``; an
+    absence is final ``settles_after`` seconds after sending) or ``opaque`` (neither; the default).
     ``timeout``: seconds for one attempt. ``retry``: by default three attempts, and one for an
     opaque tool. ``errors``: exception types that come back as themselves. ``on_unknown``:
     overrides what the contract says of an unknown outcome (``resend``, ``probe``, ``park``),
@@ -316,7 +316,11 @@ def workflow(
     """
     if function is None:
         return functools.partial(workflow, version=version, name=name)
-    declared = Workflow(function, version=version, name=name)
+    return register(Workflow(function, version=version, name=name))
+
+
+def register(declared: Workflow) -> Workflow:
+    """Make ``declared`` the workflow of its name in this process."""
     _workflows[declared.name] = declared
     return declared
 

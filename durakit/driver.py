@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, NoReturn, TypeVar
 
 from durakit import faults, protocol, values
@@ -105,7 +106,7 @@ class Slot:
     def label(self) -> str:
         """The identity, in words."""
         key = "" if self.key is None else f" with key {_short(self.key)}"
-        kind = "call" if self.key is not None else "step"
+        kind = "call" if self.key is not None else self.kind.replace("limit", "step")
         return f"{kind} {_short(self.name or '')}{key}"
 
 
@@ -117,6 +118,13 @@ def slots_of(entries: list[Entry]) -> list[Slot]:
         if kind in ("step", "limit"):
             place = Slot(kind, entry.step, entry.key, entry.seq, entry.payload, kind)
             slots.append(place)
+            continue
+        if kind in ("timer", "waiting_for"):
+            waiting = "timer" if kind == "timer" else "wait"
+            slots.append(Slot(waiting, entry.step, None, entry.seq, entry.payload))
+            continue
+        if kind in ("timer_fired", "received"):
+            slots[-1].payload, slots[-1].final = entry.payload, kind
             continue
         if kind not in ("intent", "attempt", "probe", "result", "replayed", "refused",
                         "resolved", "late_reply"):  # fmt: skip
@@ -158,6 +166,8 @@ class Operating:
     arguments: str
     occurrence: int
     row: OperationRow | None = None
+    ours: bool = False
+    """this run's journal holds an intent of it"""
     inherited: bool = False
     resent: bool = False
     probes: int = 0
@@ -217,6 +227,12 @@ class Driver:
         self._next = 0
         self._counts: Counter[str] = Counter()
         self._turns: Counter[str] = Counter()
+        self._where = ""
+        self._received = Counter(
+            entry.step or ""
+            for entry in entries
+            if entry.kind == "received" and '"value":' in entry.payload
+        )
         self._levels: list[tuple[str, Limit]] = []
         self._saved_left, self._saved_until = _saved_limits(entries)
 
@@ -243,7 +259,12 @@ class Driver:
 
     def _drive(self) -> None:
         self._reach("run", "run_claimed")
-        self._consume_commands(self._row.commands)
+        try:
+            self._consume_commands(self._row.commands)
+        except Suspended as stop:
+            self._end_suspended(stop)
+            self._reach("run", "end_saved")
+            return
         self._slots = slots_of(self._entries)
         if self._row.deadline is not None:
             left = recovered(self._saved_left.get("session"), self._row.deadline, self._clock.now())
@@ -255,10 +276,7 @@ class Driver:
                 args, kwargs = self._workflow.parameters.load(arguments)
             except UnloadableValue as error:
                 self._unloadable("argument", error)
-            result = self._workflow.function(Context(self), *args, **kwargs)
-            if self._stopped is not None:
-                raise self._stopped
-            self._end_completed(result)
+            self._execute(args, kwargs)
         except Suspended as stop:
             self._end_suspended(stop)
         except Cancelled:
@@ -273,6 +291,14 @@ class Driver:
                 self._end_failed(error)
         self._reach("run", "end_saved")
 
+    def _execute(self, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Replay and run the workflow's code to its end."""
+        result = self._workflow.function(Context(self), *args, **kwargs)
+        if self._stopped is not None:
+            raise self._stopped
+        self._check_all_slots_used()
+        self._end_completed(result, self._workflow.returns)
+
     def _stopped_instead(self, error: Exception) -> None:
         stop = self._stopped
         if isinstance(stop, Suspended):
@@ -283,15 +309,14 @@ class Driver:
             assert stop is not None
             raise stop from error
 
-    def _end_completed(self, result: Any) -> None:
-        self._check_all_slots_used()
+    def _end_completed(self, result: Any, codec: values.Codec, **parts: Any) -> None:
         try:
-            text = self._workflow.returns.dump(result)
+            text = codec.dump(result)
         except UnsavableValue as error:
             self._end_failed(error)
             return
         payload = f'{{"value":{text}}}'
-        self._append("completed", payload=payload, ends="completed", progress=True)
+        self._append("completed", payload=payload, ends="completed", progress=True, **parts)
 
     def _end_failed(self, error: Exception) -> None:
         if self._next < len(self._slots):
@@ -304,11 +329,12 @@ class Driver:
 
     def _end_suspended(self, stop: Suspended) -> None:
         self._append(
-            "parked",
+            "parked" if stop.status == "needs_decision" else "waiting",
             step=stop.place.get("step"),
             key=stop.place.get("key"),
             payload=_text({"reason": stop.reason, "why": stop.place.get("why", "unknown")}),
             ends=stop.status,
+            wake=stop.place.get("wake"),
         )
 
     def _check_all_slots_used(self) -> None:
@@ -455,7 +481,7 @@ class Driver:
         limit = self._tightest()
         if limit is not None and limit.remaining(self._clock.monotonic()) <= 0.0:
             # A user's stop that waits already is not turned into a time-out.
-            self._consume_commands(len(self._read(self._store.waiting_commands, self._row.run)))
+            self._consume_commands(1)
             if self._cancel:
                 self._stop(Cancelled())
             error = DeadlineExceeded(limit.level, limit.name, f"{name!r} was not begun")
@@ -504,11 +530,80 @@ class Driver:
         finally:
             self._inside = None
         self._reach(name, "step_done", occurrence)
-        self._append("step", step=name, payload=payload, progress=True)
-        self._reach(name, "step_saved", occurrence)
+        self._save_step(name, occurrence, payload)
         if error is not None:
             raise values.load_error(json.loads(payload)["error"]) from error
         return codec.load(text)
+
+    def _save_step(self, name: str, occurrence: int, payload: str) -> None:
+        self._append("step", step=name, payload=payload, progress=True)
+        self._reach(name, "step_saved", occurrence)
+
+    # -- waiting without working -----------------------------------------------------------
+
+    def sleep(self, duration: float, name: str) -> None:
+        """See ``Context.sleep``."""
+        self._ready()
+        name_text("timer name", name)
+        wait = seconds("seconds", duration)
+        slot = self._saved_slot("timer", name, None)
+        if slot is not None and slot.final:
+            return
+        if slot is None:
+            self._begin_wait(name, wait)
+            until = round(self._clock.now() + wait, 6)
+            self._save_wait("timer", name, {"until": until, "seconds": wait})
+        else:
+            until = json.loads(slot.payload or "{}")["until"]
+        if self._clock.now() < until:
+            self._wait_outside(f"sleeps until {_moment(until)}", name, until)
+        self._append("timer_fired", step=name, payload="{}", progress=True)
+
+    def wait_for(self, name: str, timeout: float | None) -> Any:
+        """See ``Context.wait_for``."""
+        self._ready()
+        name_text("signal name", name)
+        limit = None if timeout is None else seconds("timeout", timeout)
+        slot = self._saved_slot("wait", name, None)
+        if slot is not None and slot.final:
+            return self._give_back(slot.payload or "", values.PLAIN)
+        if slot is None:
+            self._begin_wait(name, None)
+            until = None if limit is None else round(self._clock.now() + limit, 6)
+            self._save_wait("waiting_for", name, {"until": until})
+        else:
+            until = json.loads(slot.payload or "{}")["until"]
+        arrived = [e for e in self._entries if e.kind == "signal" and e.step == name]
+        taken = self._received[name]
+        if len(arrived) > taken:
+            payload = _text({"value": json.loads(arrived[taken].payload)["value"]})
+        elif until is not None and self._clock.now() >= until:
+            error = DeadlineExceeded("wait", name, "no signal came")
+            payload = _text({"error": values.dump_error(error)})
+        else:
+            self._wait_outside(f"waits for the signal {_short(name)}", name, until)
+        self._received[name] += "value" in json.loads(payload)
+        self._append("received", step=name, payload=payload, progress=True)
+        return self._give_back(payload, values.PLAIN)
+
+    def _begin_wait(self, name: str, wait: float | None) -> None:
+        """New work, and one that has no use where it would reach the limit."""
+        self._begin_new_work(name, None)
+        limit, remaining = self._tightest(), self._remaining()
+        if limit is not None and wait is not None and wait >= (remaining or 0.0):
+            error = DeadlineExceeded(limit.level, limit.name, f"{name!r} would outlast it")
+            self._append("limit", step=name, payload=_text({"error": values.dump_error(error)}))
+            raise error
+
+    def _save_wait(self, kind: str, name: str, told: dict[str, Any]) -> None:
+        self._append(kind, step=name, payload=_text(told), progress=True)
+        self._reach(name, "wait_saved")
+
+    def _wait_outside(self, reason: str, name: str, wake: float | None) -> NoReturn:
+        """Give the run back until the time or the signal comes: a waiting run holds no lease."""
+        if self._cancel:
+            self._stop(Cancelled())
+        self._stop(Suspended("waiting", reason, step=name, why="waiting", wake=wake))
 
     @contextmanager
     def turn(self, name: str, timeout: float) -> Iterator[None]:
@@ -517,7 +612,8 @@ class Driver:
         name_text("turn name", name)
         own = seconds("timeout", timeout)
         self._turns[name] += 1
-        label = f"turn {name}" + (f" #{self._turns[name]}" if self._turns[name] > 1 else "")
+        nth = self._turns[name]
+        label = f"turn {name}{self._where}" + (f" #{nth}" if nth > 1 else "")
         if label in self._saved_until:
             own = min(
                 own,
@@ -547,6 +643,7 @@ class Driver:
         elif slot.payload is not None:
             return self._give_back(slot.payload, tool.returns, tool.errors)
         else:
+            op.ours = True
             self._look_again(op)
             self._check_row(op)
         try:
@@ -559,8 +656,10 @@ class Driver:
         while True:
             try:
                 late = self._take_late_reply(op)
-                if late is not None:
+                if late is not None and self._unresolved(op):
                     return self._save_late_reply(op, late)
+                if late is not None:
+                    self._conflict(op, _reply_payload(op.tool, late.value)[0])
                 decision = self._decide(op)
                 match decision:
                     case Execute():
@@ -722,7 +821,7 @@ class Driver:
             told = _text({"because": "cancelled before it was sent"})
             self._note(op, "attempt", told, self._change(op, Event.REFUSAL))
             self._stop(Cancelled())
-        op.inherited = False
+        op.ours, op.inherited = True, False
         op.resent = op.resent or decision.event is Event.RESEND
         self._reach(tool.name, "intent_saved", op.occurrence, attempt)
         attempted = self._send(op, attempt, limit)
@@ -845,16 +944,7 @@ class Driver:
         if saved is not None and json.loads(saved).get("value") == body.get("value"):
             raise OperationMoved(op.key)
         self._append("late_reply", step=op.tool.name, key=op.key, payload=_text({"conflict": body}))
-        self._stop(
-            Suspended(
-                "needs_decision",
-                f"two answers about {op.tool.name} {_short(op.key)}: saved as "
-                f"{row.status if row else 'nothing'}, and a reply that says otherwise",
-                step=op.tool.name,
-                key=op.key,
-                why="conflict",
-            )
-        )
+        self._stop(_contradiction(op.tool.name, op.key, row.status if row else "nothing"))
 
     def _save_failure(self, op: Operating, attempted: Attempted) -> None:
         """Save a failed attempt together with what follows from it; return to go on."""
@@ -914,6 +1004,7 @@ class Driver:
     def _wait(self, op: Operating, decision: Wait) -> None:
         if decision.reason == protocol.IN_PROGRESS:
             self._clock.sleep(max(LEAST_WAIT, min(POLL, decision.seconds)))
+            self._consume_commands(1)  # nothing is appended while we wait for another run
             self._look_again(op)
             return
         self._clock.sleep(decision.seconds)
@@ -986,7 +1077,13 @@ class Driver:
 
     def _refuse(self, op: Operating, reason: str) -> NoReturn:
         """The call ends here without (another) attempt."""
-        if reason == protocol.CANCEL:
+        if op.ours and self._unresolved(op) and op.tool.contract.effect is not Effect.NONE:
+            why = {
+                protocol.ARGUMENTS_DIFFER: "the code now asks for other arguments than were sent",
+                protocol.IN_PROGRESS: f"run {op.row.run_id if op.row else ''!r} is working on it",
+            }
+            self._park(op, f"unknown: {why.get(reason, reason)}")
+        if reason == protocol.CANCEL or (reason == protocol.IN_PROGRESS and self._cancel):
             self._stop(Cancelled())
         error: Exception
         if reason == protocol.ARGUMENTS_DIFFER:
@@ -1021,8 +1118,6 @@ class Driver:
 
     def _take_late_reply(self, op: Operating) -> Abandoned | None:
         """An abandoned attempt that has meanwhile succeeded is evidence."""
-        if not self._unresolved(op):
-            return None
         return self._around.workers.late(self._identity(op))
 
     def _save_late_reply(self, op: Operating, late: Abandoned) -> Any:
@@ -1050,16 +1145,27 @@ class Driver:
         """Do what others asked for, by appending it."""
         if not waiting:
             return
+        conflict: Suspended | None = None
         for command in self._read(self._store.waiting_commands, self._row.run):
             body = json.loads(command.payload)
-            if command.kind == "cancel":
+            if command.kind == "signal":
+                self._append_entry(
+                    "signal", _text({"value": body["value"]}), step=body["name"],
+                    consumes=command.command,
+                )  # fmt: skip
+            elif command.kind == "cancel":
                 self._append_entry("cancel_requested", command.payload, consumes=command.command)
                 self._cancel = True
             elif command.kind in ("resolve", "late_reply"):
-                self._settle(command.kind, body, command.command)
+                conflict = self._settle(command.kind, body, command.command) or conflict
+        if conflict is not None:
+            self._stop(conflict)
 
-    def _settle(self, kind: str, body: dict[str, Any], command: int) -> None:
-        """A person's word, or a late reply, about one of the run's operations."""
+    def _settle(self, kind: str, body: dict[str, Any], command: int) -> Suspended | None:
+        """A person's word, or a late reply, about one of the run's operations.
+
+        Returns what a late reply leads to that contradicts what is saved.
+        """
         tool, key = body["tool"], body["key"]
         row = self._read(self._store.read_operation, self._row.account, tool, key)
         entry = "resolved" if kind == "resolve" else "late_reply"
@@ -1083,6 +1189,9 @@ class Driver:
             entry, _text(told), step=tool, key=key, change=change, consumes=command,
             progress=change is not None,
         )  # fmt: skip
+        if kind == "resolve" or change is not None or row is None or row.status == "SUCCEEDED":
+            return None
+        return _contradiction(tool, key, row.status)
 
     def _append_entry(self, kind: str, payload: str, **parts: Any) -> None:
         """Append, and keep the entry where the slots are built from."""
@@ -1120,6 +1229,23 @@ class Context:
         arguments, DeadlineExceeded naming the level. An unknown outcome suspends the run.
         """
         return self._driver.call(tool, args, kwargs, key)
+
+    def sleep(self, seconds: float, name: str = "sleep") -> None:
+        """A durable timer: the run waits, without a lease and without a process.
+
+        ``rt.recover()`` goes on with it once the time has come. Raises InvalidField, and
+        DeadlineExceeded at once where the wait would reach a limit.
+        """
+        self._driver.sleep(seconds, name)
+
+    def wait_for(self, name: str, timeout: float | None = None) -> Any:
+        """Wait for ``rt.signal(run.id, name, value)`` and return the value: a person in the loop.
+
+        The n-th ``wait_for`` of a name gets the n-th signal of that name, also one that came
+        before. Raises DeadlineExceeded (level ``wait``) where none came within ``timeout``
+        seconds.
+        """
+        return self._driver.wait_for(name, timeout)
 
     def turn(self, name: str, timeout: float) -> Any:
         """A limit of ``timeout`` seconds for the work inside: ``with ctx.turn("send", 10):``."""
@@ -1165,6 +1291,21 @@ def _saved_limits(entries: list[Entry]) -> tuple[dict[str, float], dict[str, flo
         for label, value in body.get("until", {}).items():
             until.setdefault(label, value)
     return left, until
+
+
+def _moment(wall: float) -> str:
+    return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _contradiction(tool: str, key: str, saved: str) -> Suspended:
+    return Suspended(
+        "needs_decision",
+        f"two answers about {tool} {_short(key)}: saved as {saved}, and a reply that says "
+        "otherwise",
+        step=tool,
+        key=key,
+        why="conflict",
+    )
 
 
 def _short(text: str) -> str:

@@ -30,6 +30,8 @@ POINTS: dict[str, tuple[str, ...]] = {
         "result_saved",
     ),
     "recovery": ("probe_answered",),
+    "wait": ("wait_saved",),
+    "machine": ("checkpoint_saved",),
 }
 
 _ALL = frozenset(point for points in POINTS.values() for point in points)

@@ -141,13 +141,14 @@ def after(status: Status, event: Event) -> Status:
 
 @dataclass(frozen=True)
 class Contract:
-    """A tool's effect contract. Times in seconds; None means 'not promised'."""
+    """A tool's effect contract. Times in seconds."""
 
     effect: Effect = Effect.OPAQUE
     window: float | None = None
-    """how long the service remembers a key, counted from the first intent"""
+    """how long the service remembers a key, counted from the first intent; None = for ever"""
     settles_after: float | None = None
-    """after this long, a request that a probe does not find can no longer act unseen"""
+    """after this long, a request that a probe does not find can no longer act unseen; None = the
+    service promises no such time"""
     can_probe: bool = False
     on_unknown: str | None = None
     """a lesson's override: 'resend', 'probe' or 'park'"""

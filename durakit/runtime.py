@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
-from durakit import faults, values
+from durakit import changes, faults, values
 from durakit.clock import Clock, SystemClock
 from durakit.deadline import seconds
 from durakit.define import Workflow, find_workflow, name_text
@@ -34,8 +34,10 @@ from durakit.errors import (
     WorkflowNotFound,
 )
 from durakit.faults import Boundary, CrashAt, Incarnation
+from durakit.items import Items
+from durakit.machine import Machine, MachineDriver, check_version, state_at
 from durakit.protocol import OUTCOMES, Status
-from durakit.store import FINAL_STATUSES, OPEN_STATUSES, Claimed, OperationRow, RunRow, Store
+from durakit.store import FINAL_STATUSES, OPEN_STATUSES, Claimed, Entry, OperationRow, RunRow, Store
 from durakit.workers import Workers
 
 if TYPE_CHECKING:
@@ -143,6 +145,76 @@ class Run:
         table: pd.DataFrame = _tables().operations(self._runtime._store.operations_of(self._row()))  # noqa: SLF001
         return table
 
+    # -- going back in time: pure reads, but for the fork ----------------------------------
+
+    def checkpoints(self) -> pd.DataFrame:
+        """The defined boundaries of this run, oldest first: where ``at``, ``diff``, ``fork`` fit.
+
+        Columns: seq, what (of a machine's checkpoint: snapshot or changes), transition, bytes,
+        time (UTC). A workflow's boundaries are its saved steps and concluded calls.
+        """
+        store = self._runtime._store  # noqa: SLF001 - one module
+        entries = store.read_journal(self._number)
+        marks = {mark.seq: mark for mark in store.checkpoints(self._number)}
+        table: pd.DataFrame = _tables().checkpoints(entries, marks)
+        return table
+
+    def at(self, seq: int) -> Any:
+        """The state as it was after journal entry ``seq``; a pure read.
+
+        Of a machine: its last checkpoint up to there, as its model (as a dict where the machine
+        is not defined here). Of a workflow: ``{"steps": [{name, value or error}, …],
+        "operations": {key: …}}``. Raises InvalidField for a number that is no entry.
+        """
+        store = self._runtime._store  # noqa: SLF001
+        row = self._check_seq("seq", seq)
+        first = store.read_entry(row.run, 1)
+        if "state" not in json.loads(first.payload)["arguments"] or not self._is_machine(row):
+            return _progress(store.read_journal(row.run, 0, seq))
+        marks = store.checkpoints(row.run, seq)
+        form = state_at(store, row.run, marks[0] if marks else None)
+        try:
+            machine = find_workflow(row.workflow)
+        except WorkflowNotFound:
+            return form
+        return machine.codec.load(json.dumps(form)) if isinstance(machine, Machine) else form
+
+    def diff(self, a: int, b: int) -> pd.DataFrame:
+        """What changed between the states at ``a`` and ``b``: path, what happened, value."""
+        states = [self._plain_at(seq) for seq in (a, b)]
+        table: pd.DataFrame = _tables().diff(changes.in_words(changes.diff(*states)))
+        return table
+
+    def _plain_at(self, seq: int) -> Any:
+        state = self.at(seq)
+        dump = getattr(state, "model_dump", None)
+        return dump(mode="json") if callable(dump) else state
+
+    def fork(self, at: int, id: str) -> Run:
+        """A new run that has this one's journal up to entry ``at``; resume it to go on.
+
+        Operations belong to the account: where the fork comes by a key that was used, it gets
+        the stored outcome and touches nothing. Only new keys touch the world.
+        """
+        row = self._check_seq("at", at)
+        runtime = self._runtime
+        runtime._store.check_clock()  # noqa: SLF001
+        new = runtime._store.copy_run(row, at, name_text("id", id), runtime._clock.now())  # noqa: SLF001
+        return Run(runtime, new)
+
+    def _check_seq(self, field: str, seq: int) -> RunRow:
+        row = self._row()
+        count = self._runtime._store.count_entries([row])[0]  # noqa: SLF001
+        if not (type(seq) is int and 1 <= seq <= count):
+            raise InvalidField(field, f"run {self.id!r} has entries 1 to {count}, got {seq!r}")
+        return row
+
+    def _is_machine(self, row: RunRow) -> bool:
+        try:
+            return isinstance(find_workflow(row.workflow), Machine)
+        except WorkflowNotFound:
+            return bool(self._runtime._store.checkpoints(row.run, 2**31))  # noqa: SLF001
+
     def __repr__(self) -> str:
         crash = f", {self.crash}" if self.crash else ""
         reason = self.reason
@@ -190,6 +262,8 @@ class Runtime:
         self._driving: str | None = None
         self._kill = False
         self._seen: Callable[[Boundary], None] | None = None
+        self.store = Items(self._store, self.account, self._clock)
+        """values that outlive runs; see ``durakit.items``"""
         self.world = world
         if world is not None:
             faults.attach(world)
@@ -320,13 +394,22 @@ class Runtime:
 
     def _matching_workflow(self, row: RunRow) -> Workflow:
         workflow = find_workflow(row.workflow)
-        if workflow.version != row.version:
+        if isinstance(workflow, Machine):
+            check_version(workflow, self._state_version(row), row.id)
+        elif workflow.version != row.version:
             raise WorkflowChanged(
                 f"run {row.id!r} was begun under version {row.version} of {row.workflow!r}, and "
                 f"version {workflow.version} is defined here: define the old code to finish it, "
                 "or cancel the run. Nothing was run"
             )
         return workflow
+
+    def _state_version(self, row: RunRow) -> int:
+        """Under which version a machine's last state was saved."""
+        marks = self._store.checkpoints(row.run, 2**31)
+        if not marks:
+            return row.version
+        return int(json.loads(self._store.read_entry(row.run, marks[0].seq).payload)["version"])
 
     def _incarnation(self, crash: CrashAt | None, number: int) -> Incarnation:
         return Incarnation(
@@ -365,7 +448,8 @@ class Runtime:
                 self._is_dead,
             )  # fmt: skip
             row = claimed.row
-            driver = Driver(around, workflow, row, claimed.lease, claimed.entries, incarnation)
+            drives = MachineDriver if isinstance(workflow, Machine) else Driver
+            driver = drives(around, workflow, row, claimed.lease, claimed.entries, incarnation)
             try:
                 driver.drive()
             except SimulatedCrash as died:
@@ -405,9 +489,9 @@ class Runtime:
         """Claim and drive every run that may be driven: unowned, abandoned, or with commands.
 
         ``wait``: seconds to keep trying runs that are owned by others. Returns a table (run,
-        did, status, detail); ``did`` is ``driven``, ``crashed``, ``parked``, ``waiting``,
-        ``owned`` (until when, and by whom) or ``error``; one run's trouble never stops the
-        others.
+        did, status, detail); ``did`` is ``driven`` (``status`` says to where), or why not:
+        ``parked``, ``waiting``, ``owned`` (until when, and by whom) or ``error``; one run's
+        trouble never stops the others.
         """
         table: pd.DataFrame = _tables().recovery(self._recover(wait))
         return table
@@ -432,7 +516,8 @@ class Runtime:
             self._clock.sleep(max(LEAST_WAIT, min(POLL, left)))
 
     def _recover_one(self, row: RunRow) -> tuple[str, str, str, str]:
-        if row.status == "waiting" and not row.commands:
+        asleep = row.wake is None or row.wake > self._clock.now()
+        if row.status == "waiting" and not row.commands and asleep:
             return row.id, "waiting", row.status, Run(self, row).reason
         if row.status == "needs_decision" and not row.commands:
             return row.id, "parked", row.status, Run(self, row).reason
@@ -540,6 +625,22 @@ class Runtime:
         run.note = "cancel requested; the next drive honours it"
         return run
 
+    def signal(self, id: str, name: str, value: Any = None) -> Run:
+        """Tell a run something: ``ctx.wait_for(name)`` returns ``value``.
+
+        It is kept until the run waits for it; ``rt.recover()`` goes on with the run. Raises
+        UsageError for a run that has ended, UnsavableValue.
+        """
+        row = self._store.find_run(self.account, name_text("id", id))
+        name_text("name", name)
+        if row.status in FINAL_STATUSES:
+            raise UsageError(f"run {id!r} is {row.status}: nobody would read the signal")
+        body = json.dumps({"name": name, "value": json.loads(values.plain_json(value))})
+        self._store.add_command(row, "signal", body, self._clock.now())
+        run = Run(self, row, existed=True)
+        run.note = "noted; rt.recover() or rt.resume(id) goes on"
+        return run
+
     # -- looking back ----------------------------------------------------------------------
 
     def get(self, id: str) -> Run:
@@ -568,6 +669,21 @@ class Runtime:
     def compact(self) -> None:
         """Give the space of removed runs back to the disk."""
         self._store.compact()
+
+
+def _progress(entries: list[Entry]) -> dict[str, Any]:
+    """What a workflow's journal says up to some entry."""
+    steps: list[dict[str, Any]] = []
+    operations: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        body = json.loads(entry.payload)
+        told = {name: body[name] for name in ("value", "error", "unsavable") if name in body}
+        if entry.kind == "step":
+            steps.append({"name": entry.step, **told})
+        elif entry.key is not None and entry.kind != "parked":
+            known = operations.setdefault(entry.key, {"tool": entry.step})
+            known.update({"entry": entry.kind, **told})
+    return {"steps": steps, "operations": operations}
 
 
 def _check_crash(crash: object) -> None:

@@ -15,6 +15,7 @@ import sqlite3
 import sys
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -253,13 +254,19 @@ class Store:
         self._all: list[sqlite3.Connection] = []
         self._lock = threading.RLock() if self.memory else None
         self._shared: sqlite3.Connection | None = None
+        self._identity: tuple[int, int] | None = None
         if self.path is None:
             self._shared = self._memory_connection()
             return
-        if not files.inspect(self.path, shapes()):
+        # Never look into a file that this process has open already: closing the second look would
+        # drop the locks of the first, and another process could then remove the log under it.
+        known = _identity(self.path) in _open_here
+        if not known and not files.inspect(self.path, shapes()):
             if not create:
                 raise MisplacedFile(f"{self.path}: there is no such file")
             files.create(self.path, _fresh(clock_kind))
+        self._identity = _identity(self.path)
+        _open_here[self._identity] += 1
         disk = files.network_disk(self.path)
         if disk is not None:
             warnings.warn(
@@ -389,6 +396,11 @@ class Store:
             connection.close()
         self._all.clear()
         self._local = threading.local()
+        if self._identity is not None:
+            _open_here[self._identity] -= 1
+            if not _open_here[self._identity]:
+                del _open_here[self._identity]
+            self._identity = None
 
     # -- runs ------------------------------------------------------------------------------
 
@@ -659,8 +671,9 @@ class Store:
         return found[0]
 
     def checkpoints(self, run: int, until: int | None = None) -> list[CheckpointRow]:
-        """Where the run's checkpoints are, oldest first; with ``until`` only the latest one whose
-        entry is not after it.
+        """Where the run's checkpoints are, oldest first.
+
+        With ``until`` only the latest one whose entry is not after it.
         """
         sql = "SELECT seq, transition, whole FROM checkpoint WHERE run = ?"
         if until is None:
@@ -872,6 +885,18 @@ def _chain(before: bytes, entry: tuple[Any, ...]) -> bytes:
     return hashlib.sha256(before + row.encode()).digest()
 
 
+#: How many Stores of this process have a file (device, inode) open.
+_open_here: Counter[tuple[int, int] | None] = Counter()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 _templates: dict[str, bytes] = {}
 _shapes: files.Shapes = {}
 
@@ -915,7 +940,7 @@ def _statements(name: str) -> Iterator[str]:
 
 
 def _migrate(
-    connection: sqlite3.Connection, done: Callable[[int], object] = lambda version: None
+    connection: sqlite3.Connection, done: Callable[[int], object] | None = None
 ) -> None:
     """Bring an older file up to this schema, each step and its record in one transaction."""
     while connection.execute("PRAGMA user_version").fetchone()[0] < SCHEMA_VERSION:
@@ -934,9 +959,11 @@ def _migrate(
             connection.execute(f"PRAGMA user_version = {version + 1}")
             connection.execute("COMMIT")
         except BaseException:
-            connection.execute("ROLLBACK")
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
             raise
-        done(version + 1)
+        if done is not None:
+            done(version + 1)
 
 
 _FULL = (sqlite3.SQLITE_FULL,)

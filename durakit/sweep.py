@@ -531,6 +531,11 @@ def _importable(task: _Task) -> tuple[str, str] | None:
 def serve(text: str) -> None:
     """In a new interpreter: fork one child per line of standard input, and tell how it ended."""
     spec = json.loads(text)
+    # The answers have a stream of their own: what the user's module prints goes to stderr. An
+    # interrupt is the parent's to handle.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     module = importlib.import_module(spec["module"])
     world = getattr(module, spec["world"])
     task = _Task(
@@ -540,10 +545,10 @@ def serve(text: str) -> None:
         folder, seed = json.loads(line)
         if can_fork():
             died = _fork_and_wait(task, Path(folder), CrashAt.parse(seed))
-            print("killed" if died else "ended", flush=True)  # noqa: T201 - the answer
+            print("killed" if died else "ended", file=answers, flush=True)
         else:  # pragma: no cover - Windows
             task.first_drive(Path(folder), CrashAt.parse(seed), kill=True)
-            print("ended", flush=True)  # noqa: T201
+            print("ended", file=answers, flush=True)
             return
 
 

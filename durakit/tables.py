@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from durakit.protocol import OUTCOMES, Status
-from durakit.store import Entry, OperationRow, RunRow
+from durakit.store import CheckpointRow, Entry, OperationRow, RunRow
 
 
 def _moments(values: Iterable[float | None]) -> pd.Series[Any]:
@@ -33,6 +33,39 @@ def history(entries: Sequence[Entry]) -> pd.DataFrame:
         }
     )
     return table.set_index("seq")
+
+
+def checkpoints(entries: Sequence[Entry], marks: dict[int, CheckpointRow]) -> pd.DataFrame:
+    """One row per defined boundary; see ``Run.checkpoints``."""
+    kept = [e for e in entries if e.seq in marks or (not marks and e.kind in _BOUNDARIES)]
+    return pd.DataFrame(
+        {
+            "seq": [e.seq for e in kept],
+            "what": [_what(e, marks.get(e.seq)) for e in kept],
+            "transition": pd.Series(
+                [marks[e.seq].transition if e.seq in marks else None for e in kept], dtype="Int64"
+            ),
+            "bytes": [len(e.payload) for e in kept],
+            "time": _moments(e.time for e in kept),
+        }
+    )
+
+
+_BOUNDARIES = frozenset({"started", "step", "result", "replayed", "completed", "failed"})
+
+
+def _what(entry: Entry, mark: CheckpointRow | None) -> str:
+    if mark is None:
+        return f"{entry.kind} {entry.step or ''}".strip()
+    return "snapshot" if mark.whole == mark.seq else "changes"
+
+
+def diff(rows: Sequence[tuple[str, str, Any]]) -> pd.DataFrame:
+    """One row per change between two states; see ``Run.diff``."""
+    return pd.DataFrame(
+        [(path, verb, json.dumps(value, ensure_ascii=False)) for path, verb, value in rows],
+        columns=["path", "what", "value"],
+    )
 
 
 def operations(rows: Sequence[OperationRow]) -> pd.DataFrame:

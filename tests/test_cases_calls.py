@@ -199,6 +199,26 @@ def test_L052_a_key_used_again_with_another_body_is_refused_by_an_error_of_its_o
     assert len(mailbox.effects()) == len(mailbox.requests()) == 1
 
 
+@pytest.mark.parametrize("effect", ["idempotent", "queryable", "opaque"])
+def test_L052_an_unknown_call_that_is_asked_for_with_other_arguments_parks(
+    runtime, mailbox, effect
+):
+    """Nothing may fail a run whose own operation is unknown; the old arguments settle it."""
+    rt = runtime()
+    tool = mail_tool(mailbox, effect)
+    crash = dk.CrashAt("send_email", "effect_done")
+    run = rt.run(one_call(tool), id="w", crash=crash)
+    one_call(tool, body="reworded by the model")
+    rt.recover()
+    assert run.status == "needs_decision"
+    assert "other arguments" in run.reason
+    assert outcomes(run) == {"welcome:7": "unknown"}
+    one_call(tool)
+    rt.resume("w")
+    assert run.status == ("needs_decision" if effect == "opaque" else "completed")
+    assert len(mailbox.effects()) == 1
+
+
 def test_L053_a_second_call_within_its_deadline_says_in_progress_and_never_not_executed(
     runtime, mailbox
 ):
@@ -250,6 +270,54 @@ def test_L053_a_second_call_waits_and_returns_the_first_result(tmp_path, real_ma
     first.join()
     assert results == {"first": {"id": "email-1"}, "second": {"id": "email-1"}}
     assert len(real_mailbox.effects()) == len(real_mailbox.requests()) == 1
+
+
+def test_L053_a_user_stop_ends_the_waiting_for_another_runs_operation(runtime, mailbox, clock):
+    """Who waits for a call in progress elsewhere can be stopped, and is not told of a time-out."""
+    rt, other, third = runtime(), runtime(), runtime()
+    told = []
+
+    class Stopping(dk.ManualClock):
+        """The user presses stop as soon as the second run waits."""
+
+        def sleep(self, seconds):
+            super().sleep(seconds)
+            if not told:
+                told.append(third.cancel("second", by="user").status)
+
+    def meanwhile():
+        clock.__class__ = Stopping
+        second = other.run(workflow, id="second", deadline=20)
+        told.append(second.status)
+
+    workflow = one_call(mail_tool(mailbox, "opaque", before=meanwhile))
+    run = rt.run(workflow, id="first")
+    assert told == ["running", "cancelled"]
+    assert run.status == "completed"
+    assert len(mailbox.effects()) == 1
+
+
+def test_L053_a_run_whose_own_call_is_unknown_never_fails_because_another_run_works_on_it(
+    runtime, mailbox, clock
+):
+    """Its deadline is over while the other run is sending again: it parks, and later completes."""
+    rt, other = runtime(), runtime()
+    told = []
+
+    def meanwhile():
+        if len(mailbox.requests()) == 1 and not told:
+            clock.advance(6.0)
+            other.recover()
+            told.append(other.get("mine").status)
+
+    workflow = one_call(mail_tool(mailbox, before=meanwhile))
+    mine = rt.run(workflow, id="mine", deadline=5,
+                  crash=dk.CrashAt("send_email", "effect_done"))  # fmt: skip
+    assert rt.run(workflow, id="other").result == {"id": "email-1"}
+    assert told == ["needs_decision"]
+    assert rt.resume("mine").result == {"id": "email-1"}
+    assert mine.status == "completed"
+    assert len(mailbox.effects()) == 1
 
 
 @pytest.mark.real_kill
@@ -951,6 +1019,43 @@ def test_L097_a_full_disk_does_not_lose_the_late_reply(runtime, mailbox, clock, 
     rt.recover()
     assert run.result == {"id": "email-1"}
     assert len(mailbox.effects()) == len(mailbox.requests()) == 1
+
+
+def test_L097_a_late_reply_that_contradicts_a_persons_word_is_shown_and_nothing_sent(
+    runtime, mailbox, clock
+):
+    """'Not executed', says a person; the reply arrives; both are kept, and no second mail goes."""
+    tool = mail_tool(mailbox, "opaque", after=lambda: clock.advance(10.0), timeout=3.0)
+    rt = runtime()
+    run = rt.run(one_call(tool), id="w")
+    assert run.status == "needs_decision"
+    rt.resolve("w", "welcome:7", "not_executed", by="Bea")
+    for _ in range(3):
+        rt.recover()
+        assert run.status == "needs_decision"
+        assert "two answers about send_email 'welcome:7'" in run.reason
+    (late,) = payloads(run, "late_reply")
+    assert late["conflict"]["value"] == {"id": "email-1"}
+    assert len(mailbox.effects()) == len(mailbox.requests()) == 1
+
+
+def test_L097_a_reply_that_comes_while_the_next_attempt_waits_for_it_stops_that_attempt(
+    tmp_path, real_mailbox
+):
+    """The abandoned thread is still alive when a person says 'not executed'; then it succeeds."""
+    go = threading.Event()
+    tool = mail_tool(real_mailbox, "opaque", before=lambda: go.wait(10), timeout=0.03)
+    with dk.Runtime(tmp_path / "run.db", settle=10.0) as rt:
+        run = rt.run(one_call(tool), id="w")
+        assert run.status == "needs_decision"
+        rt.resolve("w", "welcome:7", "not_executed", by="Bea")
+        timer = threading.Timer(0.03, go.set)
+        timer.start()
+        rt.recover()
+        timer.join()
+        assert run.status == "needs_decision"
+        assert "two answers" in run.reason
+    assert len(real_mailbox.effects()) == len(real_mailbox.requests()) == 1
 
 
 def test_L097_on_a_virtual_clock_a_reply_after_the_limit_is_late_evidence(runtime, mailbox, clock):

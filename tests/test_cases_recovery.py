@@ -814,7 +814,7 @@ def test_L106_a_run_whose_saved_value_no_longer_fits_its_type_parks(runtime, mai
 def test_L119_secrets_of_settings_and_of_call_arguments_are_stored_nowhere(
     runtime, mailbox, tmp_path, capfd, caplog
 ):
-    """Saved as it is: what a run is given, and what its steps and tools return. Nothing else.
+    """Saved as it is: what a run is given, and what steps and tools return or raise. Not more.
 
     What tools know (settings) is never saved, and of what a call sends only the digest is.
     """

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import durakit as dk
-from durakit import cli, faults
+from durakit import cli, faults, runtime
 from durakit.mail import Mailbox
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -374,6 +374,20 @@ def test_a_journal_that_was_altered_is_not_shown(tmp_path: Path) -> None:
     assert "is not what was written" in refusal(tmp_path, "show", "orders.db", "told")
 
 
+def test_a_journal_whose_end_is_missing_is_not_shown(tmp_path: Path) -> None:
+    """Entries that are whole, and fewer than the run knows of, are damage too."""
+    make_runs(tmp_path, "told")
+    with sqlite3.connect(tmp_path / "orders.db") as file:
+        (guard,) = file.execute(
+            "SELECT sql FROM sqlite_schema WHERE name = 'journal_is_kept'"
+        ).fetchone()
+        file.execute("DROP TRIGGER journal_is_kept")
+        file.execute("DELETE FROM journal WHERE kind = 'completed'")
+        file.execute(guard)
+    file.close()
+    assert "does not reach entry 4" in refusal(tmp_path, "show", "orders.db", "told")
+
+
 @pytest.mark.real_kill
 def test_looking_at_what_a_kill_left_changes_no_byte(shop: Path) -> None:
     """The write-ahead log of a dead process stays where it is, also after many looks."""
@@ -535,6 +549,24 @@ def test_a_run_that_another_driver_owns_is_left_to_it(shop: Path) -> None:
         table = answer(shop, "resume", "orders.db", *more, "--module", "shop", "--wait", "0.1")
         assert re.search(r"^w +owned +running +owned elsewhere until 2", table, re.MULTILINE)
     assert sent(shop) == 0
+
+
+def test_waiting_for_a_lease_ends_as_soon_as_the_lease_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed driver's run is owned for 30 virtual seconds, and then it is driven."""
+    clock = dk.ManualClock()
+    workflow = dk.workflow(lambda ctx: ctx.step("one", lambda: 1), name="awaited")
+    dead = dk.CrashAt("one", "before_step")
+    path = tmp_path / "orders.db"
+    with dk.Runtime(path, clock=clock, lease=30) as rt:
+        rt.run(workflow, id="a", crash=dead)
+        # What another process would know of it: nothing.
+        monkeypatch.setattr(runtime, "_dead", set())
+        assert cli._resumed(rt, "a", clock, 0)[1:3] == ("owned", "running")
+        assert cli._resumed(rt, "a", clock, 29)[1:3] == ("owned", "running")
+        assert cli._resumed(rt, "a", clock, 60)[1:3] == ("driven", "completed")
+    assert 30 <= clock.monotonic() - dk.ManualClock().monotonic() < 31
 
 
 def test_what_a_workflow_prints_stays_out_of_the_answer(shop: Path) -> None:

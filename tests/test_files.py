@@ -310,7 +310,7 @@ def killed(tmp_path):
 
 
 @pytest.mark.real_kill
-def test_a_log_left_by_a_killed_process_opens_fine(killed, sample):  # noqa: ARG001 - sets the world
+def test_a_log_left_by_a_killed_process_opens_fine(killed, sample):
     """What was committed is there, although no process ever closed the file."""
     with runtime(killed) as rt:
         assert rt.get("done").result == DONE
@@ -318,7 +318,7 @@ def test_a_log_left_by_a_killed_process_opens_fine(killed, sample):  # noqa: ARG
 
 @pytest.mark.real_kill
 @pytest.mark.skipif(not hasattr(os, "symlink"), reason="no links here")
-def test_a_link_to_the_file_finds_the_log_beside_the_file(killed, sample):  # noqa: ARG001
+def test_a_link_to_the_file_finds_the_log_beside_the_file(killed, sample):
     """The log lies where the file lies, not where the link does."""
     link = killed.parent.parent / "link.db"
     link.symlink_to(killed)

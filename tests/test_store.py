@@ -921,7 +921,7 @@ def test_a_forked_child_is_told_to_open_the_file_itself(rt, path):
                 use()
             except UsageError as error:
                 told.append("fork" in str(error))
-            except BaseException as error:  # noqa: BLE001 - told to the parent
+            except BaseException as error:
                 told.append(repr(error))
         rt.close()
         own = dk.Runtime(path, clock=dk.ManualClock())

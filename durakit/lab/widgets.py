@@ -1,0 +1,554 @@
+"""Widgets: controls over what was computed beforehand.
+
+Each is a model and a view. The model is pure: traits or values in, ``text()`` and ``html()`` out,
+and tests need no browser. The view is an ``ipywidgets`` box that links controls to the model.
+
+What a notebook keeps of a widget is its ``text/plain`` and ``text/html``, made by the model and the
+same on every machine: nbval compares them, and GitHub or an exported page shows the HTML. In a
+running notebook the live view stands in its place. No state is ever saved.
+
+Callbacks may run on any thread. What goes wrong in one would show nowhere in a notebook, so the
+view tells it in its own status area, in words, and keeps it there.
+
+Inelegant, and on purpose: a stock slider gives its handle no accessible name, and a stock HTML
+widget has no role. ``_NAMES``, a constant of ours, sets both from inside the page. Where a page
+does not run it, everything works and only the names are missing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import ipywidgets as widgets
+import traitlets
+
+from durakit.errors import UsageError
+from durakit.lab.html import SideBySide, Table, h, one_line
+from durakit.lab.plots import WIDGET_VIEW, Plot, plot_timeline
+from durakit.lab.scenarios import (
+    Event,
+    Frame,
+    Moment,
+    RealKill,
+    Scenario,
+    Trace,
+    Truth,
+    events,
+    kill_for_real,
+)
+from durakit.runtime import Run
+
+__all__ = ["CrashScrubber", "Inbox", "JournalTimeline", "LedgerView", "ScrubberModel"]
+
+_LINE: Final = "1px solid rgba(128, 128, 128, 0.6)"
+
+#: Gives every slider in our box a name, and the status line a role that outlives its text. It holds
+#: nothing from outside; the picture is empty, and its failing to load is what runs the line.
+_NAMES: Final = (
+    '<img alt="" width="0" height="0" src="data:," onerror="'
+    "const name = () => {"
+    "const box = this.closest('.durakit-view'); if (!box) return;"
+    "box.querySelectorAll('[role=slider]').forEach("
+    "slider => slider.setAttribute('aria-label', 'Crash number'));"
+    "box.querySelectorAll('.durakit-status .widget-html-content').forEach("
+    "line => { line.setAttribute('role', 'status'); line.setAttribute('aria-live', 'polite'); });"
+    "}; name(); setTimeout(name, 300); setTimeout(name, 2000);"
+    '">'
+)
+
+
+# -- a time line as HTML ---------------------------------------------------------------------------
+
+#: Kind of event → the shape in front of its words. What is not listed is a square.
+_SHAPES: Final = {"claimed": "▷", "intent": "◆", "result": "●", "request": "▽", "effect": "★"}
+
+
+def timeline_html(line: tuple[Event, ...]) -> str:
+    """Return belief above and truth below, as a table that scrolls sideways where it must."""
+    cell = "padding: 4px 6px; text-align: center; vertical-align: middle; font-size: 12px;"
+    tops, beliefs, truths = [], [], []
+    for event in line:
+        if event.lane == "crash":
+            cut = "border-left: 3px dashed #d0021b; border-right: 3px dashed #d0021b;"
+            tops.append(f'<th scope="col" style="{cell}{cut}">✗ crash</th>')
+            beliefs.append(f'<td style="{cell}{cut}"></td>')
+            truths.append(f'<td style="{cell}{cut}"></td>')
+            continue
+        assert event.seconds is not None
+        shape = _SHAPES.get(event.kind, "■")
+        weight = "font-weight: bold; " if event.kind == "effect" else ""
+        words = (
+            f'<div style="{weight}border: {_LINE}; border-radius: 6px; padding: 2px 6px; '
+            f'max-width: 9em; margin: auto">{shape} {h(event.words)}</div>'
+        )
+        tops.append(f'<th scope="col" style="{cell}font-weight: normal">{event.seconds:g} s</th>')
+        beliefs.append(f'<td style="{cell}">{words if event.lane == "belief" else ""}</td>')
+        truths.append(f'<td style="{cell}">{words if event.lane == "truth" else ""}</td>')
+    head = "text-align: left; padding: 4px 12px 4px 0; white-space: nowrap; font-size: 12px"
+
+    def row(name: str, cells: list[str], style: str = "") -> str:
+        heading = f'<th scope="row" style="{head}">{name}</th>'
+        return f'<tr style="{style}">{heading}{"".join(cells)}</tr>'
+
+    above = row("BELIEF<br>the journal says", beliefs, f"border-top: {_LINE}")
+    below = row("TRUTH<br>the world did", truths, f"border-top: {_LINE}; border-bottom: {_LINE}")
+    return (
+        '<div style="overflow-x: auto" tabindex="0" role="region" aria-label="Timeline">'
+        '<table style="border-collapse: collapse; margin: 6px 0">'
+        f"<thead>{row('seconds', tops)}</thead><tbody>{above}{below}</tbody></table></div>"
+    )
+
+
+def timeline_text(line: tuple[Event, ...]) -> str:
+    """Return the same as text, one line per event, truth further to the right."""
+    lines = [f"{'':>9}  {'BELIEF: the journal says':44}  TRUTH: the world did"]
+    for event in line:
+        if event.lane == "crash":
+            lines.append(f"{'':>9}  {' ✗ crash ':-^67}")
+            continue
+        words = f"{_SHAPES.get(event.kind, '■')} {event.words}"
+        seconds = f"{event.seconds:.3f} s"
+        shown = words if event.lane == "belief" else f"{'':44}  {words}"
+        lines.append(f"{seconds:>9}  {shown}")
+    return "\n".join(lines)
+
+
+# -- what all views share --------------------------------------------------------------------------
+
+
+class _View(widgets.VBox):  # type: ignore[misc]  # ipywidgets ships no types
+    """A box with a status line and a place for troubles. ``text`` and ``html`` are the fallback."""
+
+    def __init__(self) -> None:
+        # Set before the box is: a widget's own set-up may already call for them.
+        self.status = widgets.HTML(layout={"width": "100%"})
+        self.status.add_class("durakit-status")
+        self.troubles: list[str] = []
+        self._one_callback = threading.RLock()
+        self._trouble = widgets.HTML(layout={"width": "100%"})
+        super().__init__(layout={"width": "100%"})
+        self.add_class("durakit-view")
+
+    def text(self) -> str:
+        """Return what it shows now, as plain text."""
+        raise NotImplementedError
+
+    def html(self) -> str:
+        """Return what it shows now, as HTML without controls."""
+        raise NotImplementedError
+
+    def say(self, words: str) -> None:
+        """Show ``words`` in the status line."""
+        self.status.value = f'<div role="status">{h(words)}</div>'
+
+    def guarded(self, work: Callable[[], None]) -> Callable[[object], None]:
+        """Return a callback that does ``work`` and tells in words what went wrong in it."""
+
+        def callback(_change: object) -> None:
+            # Two callbacks may run on two threads; half of each must not be shown.
+            with self._one_callback:
+                try:
+                    work()
+                except Exception as error:  # noqa: BLE001 - a notebook would swallow it
+                    self.tell_trouble(error)
+
+        return callback
+
+    def tell_trouble(self, error: Exception) -> None:
+        """Keep and show an error; earlier ones stay."""
+        try:
+            message = one_line(error)
+        except Exception:  # noqa: BLE001 - a broken message is no message
+            message = ""
+        words = f"{type(error).__name__}: {message or 'no message'}"
+        if isinstance(error, UsageError):
+            words = f"Not possible here: {message}"
+        self.troubles.append(words)
+        lines = "".join(f"<div>✗ {h(trouble)}</div>" for trouble in self.troubles)
+        self._trouble.value = (
+            f'<div role="alert" style="border-left: 4px solid #d0021b; padding: 2px 12px">'
+            f"<b>Something went wrong</b>{lines}</div>"
+        )
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        live = super()._repr_mimebundle_(**kwargs)
+        bundle = {"text/plain": self.text(), "text/html": self.html()}
+        return bundle | {WIDGET_VIEW: live[WIDGET_VIEW]}
+
+
+def _button(words: str, tooltip: str, work: Callable[[object], None]) -> Any:
+    button = widgets.Button(description=words, tooltip=tooltip, layout={"width": "auto"})
+    button.on_click(work)
+    return button
+
+
+# -- the crash scrubber ----------------------------------------------------------------------------
+
+
+class ScrubberModel(traitlets.HasTraits):
+    """Which crash is looked at, and what is to see there. Nothing is run here.
+
+    ``position``: from 0. ``recovered``: after the recovery, or at the crash. ``with_key``: the
+    first trace, or the second.
+    """
+
+    position = traitlets.Int(0)
+    recovered = traitlets.Bool(default_value=False)
+    with_key = traitlets.Bool(default_value=True)
+
+    def __init__(self, with_key: Trace, without_key: Trace | None = None) -> None:
+        self._traces = {True: with_key, False: without_key or with_key}
+        self.has_both = without_key is not None
+        super().__init__()
+        self.position = self._most_telling()
+
+    def _most_telling(self) -> int:
+        """Begin where the effect is done and nobody here knows; else at the first crash."""
+        points = [frame.schedule.point for frame in self.trace.frames]
+        return points.index("effect_done") if "effect_done" in points else 0
+
+    @traitlets.validate("position")
+    def _inside(self, proposal: dict[str, Any]) -> int:
+        return max(0, min(int(proposal["value"]), len(self.trace.frames) - 1))
+
+    @traitlets.observe("with_key")
+    def _same_place(self, change: dict[str, Any]) -> None:
+        """Stay at the same boundary in the other trace."""
+        if change["old"] == change["new"] or not self.has_both:
+            return
+        frame = self._traces[change["old"]].frames[self.position]
+        self.position = self.trace.find(frame, self.position)
+
+    @property
+    def trace(self) -> Trace:
+        """The trace that is looked at."""
+        return self._traces[self.with_key]
+
+    @property
+    def frame(self) -> Frame:
+        """The crash that is looked at."""
+        return self.trace.frames[self.position]
+
+    @property
+    def moment(self) -> Moment | None:
+        """What is to see; None where the crash could not be reached."""
+        return self.frame.recovered if self.recovered else self.frame.crashed
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The time line, with the crash on it."""
+        frame = self.frame
+        if frame.crashed is None:
+            return ()
+        if self.recovered and frame.recovered is not None:
+            return events(frame.recovered, frame.crashed)
+        return events(frame.crashed, frame.crashed)
+
+    def status(self) -> str:
+        """Return the status line: which crash, and what it comes to."""
+        key = ""
+        if self.has_both:
+            key = "With a key. " if self.with_key else "Without a key. "
+        line = f"{key}Crash {self.position + 1} of {len(self.trace.frames)} — {self.frame.words}."
+        moment = self.moment
+        if moment is None:
+            return f"{line} Not reachable: {one_line(self.frame.schedule.detail)}."
+        effects = len(moment.truth.effects)
+        world = f"{effects} effect{'' if effects == 1 else 's'}"
+        if self.recovered:
+            schedule = self.frame.schedule
+            mark = "✓" if schedule.good else "✗"
+            return f"{line} After recovery: {moment.status}, {world}. {mark} {schedule.verdict}."
+        return f"{line} On disk: {_known(moment)}. In the world: {world}."
+
+    def figure(self) -> Any:
+        """Return the time line as a matplotlib figure. Raises UsageError where there is none."""
+        return self.plot().figure()
+
+    def plot(self) -> Plot:
+        """Return the time line as a plot. Raises UsageError where there is none."""
+        if self.moment is None:
+            raise UsageError("this crash could not be reached, so there is nothing to draw")
+        before = self.frame.crashed if self.recovered else None
+        return plot_timeline(self.moment, before=before, title=self.status())
+
+    def overview(self) -> Table:
+        """Return every crash of this trace and how it ended."""
+        rows = [
+            {
+                "crash": number,
+                "where": frame.words,
+                "effects": "-" if frame.schedule.effects is None else frame.schedule.effects,
+                "verdict": f"{'✓' if frame.schedule.good else '✗'} {frame.schedule.verdict}",
+            }
+            for number, frame in enumerate(self.trace.frames, 1)
+        ]
+        return Table("EVERY CRASH, after its recovery", rows)
+
+    def strip(self) -> str:
+        """Return one box per crash, the one looked at framed; marks only after the recovery."""
+        boxes, unsafe = [], []
+        for at, frame in enumerate(self.trace.frames):
+            mark = ""
+            if self.recovered:
+                mark = " ✓" if frame.schedule.good else " ✗"
+                if not frame.schedule.good:
+                    unsafe.append(at + 1)
+            here = at == self.position
+            line = "3px solid currentColor" if here else _LINE
+            boxes.append(
+                f'<span style="flex: 1 1 2.6em; text-align: center; border: {line}; '
+                f"border-radius: 4px; font-weight: {'bold' if here else 'normal'}; "
+                f'padding: {"0" if here else "2px"} 0">{at + 1}{mark}</span>'
+            )
+        label = f"{len(boxes)} crashes, at number {self.position + 1}"
+        if self.recovered:
+            label += f"; not safe: {', '.join(map(str, unsafe)) or 'none'}"
+        return (
+            f'<div role="img" aria-label="{label}" style="display: flex; flex-wrap: wrap; '
+            f'gap: 3px; margin: 4px 0">{"".join(boxes)}</div>'
+        )
+
+    def body(self) -> str:
+        """Return what stands below the controls."""
+        moment = self.moment
+        if moment is None:
+            return self.strip()
+        return (
+            self.strip()
+            + timeline_html(self.events)
+            + _headed("What is on disk", moment.disk())
+            + _headed("What is outside", moment.outside())
+        )
+
+    def text(self) -> str:
+        """Return what is to see now, and how every crash ended."""
+        parts = [self.status()]
+        if self.moment is not None:
+            parts += [timeline_text(self.events), self.moment.disk().text()]
+            parts.append(self.moment.outside().text())
+        return "\n\n".join([*parts, self.overview().text()])
+
+    def html(self) -> str:
+        """Return the same as HTML, without controls."""
+        status = f"<div><b>{h(self.status())}</b></div>"
+        overview = f"<details><summary>Every crash</summary>{self.overview().html()}</details>"
+        return f"<div>{status}{self.body()}{overview}</div>"
+
+
+def _known(moment: Moment) -> str:
+    """Return what the disk knows of operations, in words."""
+    if not moment.operations:
+        return f"run {moment.status}, no record of the operation"
+    outcomes = [str(row["outcome"]).replace("_", " ") for row in moment.operations]
+    counted = [f"{outcomes.count(outcome)} {outcome}" for outcome in dict.fromkeys(outcomes)]
+    return f"run {moment.status}, operations: {', '.join(counted)}"
+
+
+def _headed(words: str, tables: SideBySide) -> str:
+    return (
+        f'<div style="border-top: {_LINE}; margin-top: 8px; padding-top: 4px">'
+        f"<b>{h(words)}</b>{tables.html()}</div>"
+    )
+
+
+class CrashScrubber(_View):
+    """Drag to any crash of a scenario: disk, inbox and ledger at that moment, then recover.
+
+    ``with_key``, ``without_key``: two scenarios to compare; one alone is fine. Both are run here,
+    once, so that every later move is a look-up.
+    """
+
+    def __init__(self, with_key: Scenario, without_key: Scenario | None = None) -> None:
+        self._scenarios = {True: with_key, False: without_key or with_key}
+        self.model = ScrubberModel(
+            with_key.trace, None if without_key is None else without_key.trace
+        )
+        self.real: RealKill | None = None
+        super().__init__()
+        model = self.model
+        self.slider = widgets.IntSlider(
+            value=model.position + 1,
+            min=1,
+            max=len(model.trace.frames),
+            tooltip="Crash number",
+            layout={"flex": "1 1 240px", "width": "auto"},
+        )
+        self.previous = _button(
+            "Previous", "Go to the crash before", self.guarded(lambda: self._move(-1))
+        )
+        self.next = _button("Next", "Go to the crash after", self.guarded(lambda: self._move(1)))
+        wide = {"width": "auto"}
+        self.recover = widgets.ToggleButton(
+            tooltip="Look at the crash, or after the recovery", layout=wide
+        )
+        self.key = widgets.ToggleButton(
+            value=True, tooltip="Compare the runs with and without a key", layout=wide
+        )
+        self.kill = _button(
+            "Now for real", "Kill a child process at the same point", self.guarded(self._kill)
+        )
+        self._body = widgets.HTML(layout={"width": "100%"})
+        self._real = widgets.HTML(layout={"width": "100%"})
+
+        self.slider.observe(self.guarded(self._from_slider), "value")
+        self.recover.observe(self.guarded(self._from_toggles), "value")
+        self.key.observe(self.guarded(self._from_toggles), "value")
+        self.model.observe(self.guarded(self._show), ["position", "recovered", "with_key"])
+        toggles = [self.recover, *([self.key] if model.has_both else []), self.kill]
+        line = {"width": "100%", "flex_flow": "row wrap", "align_items": "center"}
+        self.children = (
+            widgets.HBox([self.previous, self.slider, self.next], layout=line),
+            widgets.HBox(toggles, layout=line),
+            self.status,
+            self._trouble,
+            self._real,
+            self._body,
+            widgets.HTML(_NAMES, layout={"display": "flex", "height": "0", "margin": "0"}),
+        )
+        self._show()
+
+    def text(self) -> str:
+        """Return what is shown now, as plain text."""
+        return self.model.text()
+
+    def html(self) -> str:
+        """Return what is shown now, as HTML without controls."""
+        return self.model.html()
+
+    def figure(self) -> Any:
+        """Return the time line that is shown now as a matplotlib figure."""
+        return self.model.figure()
+
+    def _move(self, by: int) -> None:
+        self.model.position += by
+
+    def _from_slider(self) -> None:
+        self.model.position = self.slider.value - 1
+
+    def _from_toggles(self) -> None:
+        self.model.recovered = self.recover.value
+        self.model.with_key = self.key.value
+
+    def _show(self) -> None:
+        """Bring every control and text to what the model says."""
+        model = self.model
+        last = len(model.trace.frames)
+        if self.slider.max != last:
+            self.slider.max = last
+        self.slider.value = model.position + 1
+        self.recover.value, self.key.value = model.recovered, model.with_key
+        self.recover.description = "After recovery" if model.recovered else "At the crash"
+        self.key.description = "With key" if model.with_key else "Without key"
+        self.previous.disabled = model.position == 0
+        self.next.disabled = model.position == last - 1
+        if self._real.value:
+            self._real.value = ""
+        self.say(model.status())
+        self._body.value = model.body()
+
+    def _kill(self) -> None:
+        """Do the same crash in a child process, and compare what it leaves."""
+        self.kill.disabled = True
+        self.say(f"Killing a child process at crash {self.model.position + 1} …")
+        try:
+            frame = self.model.frame
+            self.real = kill_for_real(self._scenarios[self.model.with_key], frame)
+            self._real.value = (
+                f'<div style="border: {_LINE}; border-radius: 6px; padding: 6px 12px">'
+                f"<b>{h(self.real.verdict)}</b><div>{h(self.real.words)}</div>"
+                f"<details><summary>Table by table</summary>{self.real.html()}</details></div>"
+            )
+        finally:
+            self.kill.disabled = False
+            self.say(self.model.status())
+
+
+# -- views of the world and of a run ---------------------------------------------------------------
+
+
+class _Watching(_View):
+    """A view of something that changes outside of it: drawn once, and again on Refresh."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._body = widgets.HTML(layout={"width": "100%"})
+        self.refresh = _button("Refresh", "Look again", self.guarded(self._look_again))
+        self._look()
+        self.children = (self._body, self.refresh, self.status, self._trouble)
+
+    def _look(self) -> None:
+        self._model = self._read()
+        self._body.value = self.html()
+
+    def _look_again(self) -> None:
+        self._look()
+        self.say("Looked again.")
+
+    def _read(self) -> Any:
+        raise NotImplementedError
+
+
+class Inbox(_Watching):
+    """What the customers see, beside what the service remembers and what really happened.
+
+    ``mail``: a world with ``effects()``, and ``inbox()`` and ``keys()`` where it has them.
+    """
+
+    def __init__(self, mail: Any) -> None:
+        self._world = mail
+        super().__init__()
+
+    def _read(self) -> SideBySide:
+        truth = Truth.of(self._world)
+        return SideBySide((truth.inbox_table(), truth.keys_table(now=True), truth.ledger_table()))
+
+    def text(self) -> str:
+        """Return the tables as they were at the last look."""
+        return str(self._model.text())
+
+    def html(self) -> str:
+        """Return the tables as they were at the last look."""
+        return str(self._model.html())
+
+
+class LedgerView(Inbox):
+    """The referee's own books: every request and its answer, the keys, and every effect."""
+
+    def _read(self) -> SideBySide:
+        truth = Truth.of(self._world)
+        return SideBySide(
+            (truth.requests_table(), truth.keys_table(now=True), truth.ledger_table())
+        )
+
+
+class JournalTimeline(_Watching):
+    """A run on one line of time: what its journal says above, what the world did below."""
+
+    def __init__(self, run: Run, world: Any) -> None:
+        self._run, self._world = run, world
+        super().__init__()
+
+    def _read(self) -> Moment:
+        return Moment.of(self._run, self._world)
+
+    @property
+    def title(self) -> str:
+        """Which run, and how it stands."""
+        effects = len(self._model.truth.effects)
+        name = one_line(self._run.id, 60)
+        return f"Run {name}: {self._model.status} on disk, {effects} effect(s) in the ledger."
+
+    def text(self) -> str:
+        """Return the run as it was at the last look."""
+        return f"{self.title}\n\n{timeline_text(events(self._model))}"
+
+    def html(self) -> str:
+        """Return the run as it was at the last look."""
+        return f"<div><b>{h(self.title)}</b>{timeline_html(events(self._model))}</div>"
+
+    def figure(self) -> Any:
+        """Return the same as a matplotlib figure."""
+        return plot_timeline(self._model, title=self.title).figure()

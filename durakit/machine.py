@@ -1,0 +1,324 @@
+"""Machines: a state, and a function that makes the next one.
+
+A machine is a function ``(ctx, state) → state`` over a pydantic model. After every transition the
+runtime saves a *checkpoint*: the explicit state at a defined boundary. Recovery enters the last
+saved state again; it never tries to find a line of code.
+
+Within a transition, ``ctx.step`` results are kept in memory and written together with the
+checkpoint that ends it, in one commit: a crash before that makes them run again. Intents and
+results of calls are always written at once. With a later save place (``save=``) several
+transitions share one checkpoint, so more of the model's work is repeated after a crash, and only
+the operation keys protect the outside world.
+
+A checkpoint holds what changed since the one before; a snapshot (the whole state) comes when the
+changes since the last one weigh as much as the state. So a file grows in a straight line, and
+loading a state reads one snapshot and the changes after it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pydantic
+
+from durakit import changes, values
+from durakit.define import Workflow, register
+from durakit.driver import Context, Driver, Slot
+from durakit.errors import InvalidField, Suspended, UnsavableValue, WorkflowChanged
+from durakit.store import CheckpointRow, Entry, Saved, Store
+
+_text = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
+
+SavePlace = Callable[[Any, Any], bool]
+
+
+@dataclass(frozen=True)
+class Done:
+    """A machine returns this instead of a state to end: the last state, and the run's result.
+
+    ``result`` is any saveable value; without one the run's result is the state as JSON.
+    """
+
+    state: Any
+    result: Any = None
+
+
+class _StateParameter:
+    """A machine takes one argument: its initial state."""
+
+    def __init__(self, codec: values.Codec, model: type[pydantic.BaseModel]) -> None:
+        self._codec = codec
+        self._model = model
+
+    def dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The initial state as canonical JSON."""
+        given = [*args, *kwargs.values()]
+        if len(given) != 1 or not isinstance(given[0], self._model):
+            raise TypeError(f"a machine is started with one {self._model.__name__}")
+        return values.canonical({"state": json.loads(self._codec.dump(given[0]))})
+
+    def load(self, form: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The initial state, read back."""
+        return [self._codec.load(_text(form["state"]))], {}
+
+
+class Machine(Workflow):
+    """A machine as declared; see ``machine``."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        state: type[pydantic.BaseModel],
+        version: int,
+        name: str | None,
+        save: SavePlace,
+    ) -> None:
+        super().__init__(function, version=version, name=name)
+        self.model = state
+        self.codec = values.Codec(state)
+        self.save = save
+        self.parameters = _StateParameter(self.codec, state)  # type: ignore[assignment]
+        self.returns = values.PLAIN
+        self._migrations: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+
+    def migrate(self, from_version: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Register a function that turns a saved state of ``from_version`` into one of the next.
+
+        It gets and returns the state as a dict. The original checkpoint is kept.
+        """
+
+        def register_migration(function: Callable[..., Any]) -> Callable[..., Any]:
+            self._migrations[from_version] = function
+            return function
+
+        return register_migration
+
+    def can_migrate(self, version: int) -> bool:
+        """Whether a state saved under ``version`` can be brought to this one."""
+        return all(number in self._migrations for number in range(version, self.version))
+
+    def migrated(self, form: dict[str, Any], version: int) -> dict[str, Any]:
+        """A saved state of ``version`` as this version has it."""
+        for number in range(version, self.version):
+            form = self._migrations[number](form)
+        return form
+
+    def __repr__(self) -> str:
+        return f"<machine {self.name} version {self.version} over {self.model.__name__}>"
+
+
+def every(before: Any, after: Any) -> bool:
+    """Save place: after every transition."""
+    del before, after
+    return True
+
+
+def only_at_the_end(before: Any, after: Any) -> bool:
+    """Save place: never before the end. An anti-pattern, here so that it can be shown."""
+    del before, after
+    return False
+
+
+def machine(
+    function: Callable[..., Any] | None = None,
+    *,
+    state: Any,
+    version: int = 1,
+    name: str | None = None,
+    save: SavePlace = every,
+) -> Any:
+    """Declare a machine: a function ``(ctx, state) → state`` or ``Done(state, result)``.
+
+    ``state``: the pydantic model of its state. ``save``: the save place, a function of the state
+    before and after a transition that says whether a checkpoint is written here. Raises
+    InvalidField for a declaration that cannot work.
+    """
+    if function is None:
+        return functools.partial(machine, state=state, version=version, name=name, save=save)
+    if not (isinstance(state, type) and issubclass(state, pydantic.BaseModel)):
+        raise InvalidField("state", f"needs a pydantic model, got {state!r}")
+    if not callable(save):
+        raise InvalidField("save", f"needs a function of two states, got {save!r}")
+    declared = Machine(function, state=state, version=version, name=name, save=save)
+    register(declared)
+    return declared
+
+
+@dataclass
+class _Saved:
+    """The last saved state, and what is needed to save the next one as changes."""
+
+    form: Any
+    transition: int
+    whole: int
+    """entry of the snapshot"""
+    weight: int
+    """bytes of changes since the snapshot"""
+
+
+class MachineDriver(Driver):
+    """Drives a machine: enters the last saved state, and saves a checkpoint per save place."""
+
+    _workflow: Machine
+
+    def _execute(self, args: list[Any], kwargs: dict[str, Any]) -> None:
+        del kwargs
+        self._unsaved: list[Saved] = []
+        saved = self._enter(args[0])
+        state = self._workflow.codec.load(_text(saved.form))
+        transition = saved.transition
+        text = _text(saved.form)
+        ctx = Context(self)
+        while True:
+            before = text
+            transition += 1
+            # A turn belongs to its transition: after a restart it keeps its end, and the next
+            # transition's turn of the same name gets its own.
+            self._where = f" of transition {transition}"
+            self._turns.clear()
+            after = self._workflow.function(ctx, state)
+            if self._stopped is not None:
+                raise self._stopped
+            ended = isinstance(after, Done)
+            text = self._dumped(after.state if isinstance(after, Done) else after)
+            state = self._workflow.codec.load(text)
+            if ended or self._must_save(before, state):
+                self._append_checkpoint(saved, json.loads(text), transition)
+                self._reach(self._workflow.name, "checkpoint_saved", transition)
+            if isinstance(after, Done):
+                self._finish(saved, after)
+                return
+
+    def _must_save(self, before: str, state: Any) -> bool:
+        save = self._workflow.save
+        return save is every or bool(save(self._workflow.codec.load(before), state))
+
+    def _dumped(self, state: Any) -> str:
+        if not isinstance(state, self._workflow.model):
+            raise TypeError(
+                f"machine {self._workflow.name!r} returned {type(state).__name__}; it returns the "
+                f"next {self._workflow.model.__name__}, or dk.Done(state)"
+            )
+        try:
+            return self._workflow.codec.dump(state)
+        except UnsavableValue as error:
+            raise UnsavableValue(error.path, f"state: {error.reason}") from error
+
+    def _enter(self, initial: Any) -> _Saved:
+        """The last saved state; the initial one is in the run's first entry."""
+        form = json.loads(self._workflow.codec.dump(initial))
+        saved = _Saved(form, 0, 1, 0)
+        marks = [entry for entry in self._entries if entry.kind == "checkpoint"]
+        version = self._row.version
+        if marks:
+            saved.form, saved.weight, saved.whole = _rebuilt(form, marks)
+            body = json.loads(marks[-1].payload)
+            saved.transition, version = body["transition"], body["version"]
+            after = marks[-1].seq
+            self._slots = [slot for slot in self._slots if slot.seq > after]
+        if version != self._workflow.version:
+            saved.form = self._workflow.migrated(saved.form, version)
+            self._workflow.codec.load(_text(saved.form))
+            self._append_checkpoint(saved, saved.form, saved.transition, whole=True)
+        return saved
+
+    def _saved_slot(self, kind: str, name: str, key: str | None) -> Slot | None:
+        """The first unused slot of that identity since the checkpoint; order does not matter."""
+        for index, slot in enumerate(self._slots):
+            if (slot.name, slot.key) == (name, key) and slot.kind in (kind, "limit"):
+                del self._slots[index]
+                if slot.kind == "limit":
+                    raise values.load_error(json.loads(slot.payload or "{}")["error"])
+                return slot
+        return None
+
+    def _save_step(self, name: str, occurrence: int, payload: str) -> None:
+        """Steps wait for the checkpoint that ends their transition."""
+        del occurrence
+        self._unsaved.append(Saved("step", name, payload, self._clock.now()))
+
+    def _append_checkpoint(
+        self, saved: _Saved, form: Any, transition: int, *, whole: bool = False
+    ) -> None:
+        changed = changes.diff(saved.form, form)
+        parts: dict[str, Any] = {"transition": transition, "version": self._workflow.version}
+        text = _text(changed)
+        if whole or saved.weight + len(text) > len(_text(form)):
+            parts["state"] = form
+            whole, weight = True, 0
+        else:
+            parts["changes"] = changed
+            weight = saved.weight + len(text)
+        self._append(
+            "checkpoint",
+            payload=_text(parts),
+            progress=True,
+            before=tuple(self._unsaved),
+            checkpoint=(transition, 0 if whole else saved.whole),
+        )
+        self._unsaved.clear()
+        self._slots.clear()
+        saved.form, saved.transition, saved.weight = form, transition, weight
+        if whole:
+            saved.whole = self._lease.seq
+
+    def _finish(self, saved: _Saved, done: Done) -> None:
+        """End, unless an operation is left without an outcome."""
+        for row in self._read(self._store.operations_of, self._row):
+            if row.status in ("DISPATCHED", "RESENT") and row.run == self._row.run:
+                raise Suspended(
+                    "needs_decision",
+                    f"unknown: {row.tool} {row.key!r} was begun, and the machine ended without "
+                    "asking for it again",
+                    step=row.tool,
+                    key=row.key,
+                )
+        result = saved.form if done.result is None else done.result
+        self._end_completed(result, values.PLAIN)
+
+
+def _rebuilt(form: Any, marks: list[Entry]) -> tuple[Any, int, int]:
+    """(state, bytes of changes since the snapshot, entry of the snapshot) after ``marks``."""
+    first, whole, state = 0, 1, form
+    for index in range(len(marks) - 1, -1, -1):
+        body = json.loads(marks[index].payload)
+        if "state" in body:
+            first, whole, state = index + 1, marks[index].seq, body["state"]
+            break
+    weight = 0
+    for mark in marks[first:]:
+        body = json.loads(mark.payload)
+        state = changes.apply(state, body["changes"])
+        weight += len(_text(body["changes"]))
+    return state, weight, whole
+
+
+def state_at(store: Store, run: int, mark: CheckpointRow | None) -> Any:
+    """The state (JSON form) of a checkpoint: one snapshot is read, and the changes after it.
+
+    ``mark`` None is the initial state, from the run's first entry.
+    """
+    if mark is None or mark.whole == 1:
+        state = json.loads(store.read_entry(run, 1).payload)["arguments"]["state"]
+    else:
+        state = json.loads(store.read_entry(run, mark.whole).payload)["state"]
+    if mark is not None and mark.seq > mark.whole:
+        for entry in store.read_journal(run, mark.whole, mark.seq):
+            if entry.kind == "checkpoint":
+                state = changes.apply(state, json.loads(entry.payload)["changes"])
+    return state
+
+
+def check_version(machine: Machine, version: int, id: str) -> None:
+    """Raises WorkflowChanged where the run's state cannot be brought to this version."""
+    if version != machine.version and not machine.can_migrate(version):
+        raise WorkflowChanged(
+            f"run {id!r} was begun under version {version} of {machine.name!r}, and version "
+            f"{machine.version} is defined here without a migration from it: register one with "
+            "@machine.migrate(from_version=…), or define the old code. Nothing was run"
+        )
