@@ -273,7 +273,7 @@ class Driver:
         arguments = json.loads(self._entries[0].payload)["arguments"]
         try:
             try:
-                args, kwargs = self._workflow.parameters.load(arguments)
+                args, kwargs = self._load_arguments(arguments)
             except UnloadableValue as error:
                 self._unloadable("argument", error)
             self._execute(args, kwargs)
@@ -290,6 +290,9 @@ class Driver:
             else:
                 self._end_failed(error)
         self._reach("run", "end_saved")
+
+    def _load_arguments(self, form: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        return self._workflow.parameters.load(form)
 
     def _execute(self, args: list[Any], kwargs: dict[str, Any]) -> None:
         """Replay and run the workflow's code to its end."""
@@ -552,9 +555,9 @@ class Driver:
         if slot is None:
             self._begin_wait(name, wait)
             until = round(self._clock.now() + wait, 6)
-            self._save_wait("timer", name, {"until": until, "seconds": wait})
+            self._save_wait("timer", name, {"wake": until, "seconds": wait})
         else:
-            until = json.loads(slot.payload or "{}")["until"]
+            until = json.loads(slot.payload or "{}")["wake"]
         if self._clock.now() < until:
             self._wait_outside(f"sleeps until {_moment(until)}", name, until)
         self._append("timer_fired", step=name, payload="{}", progress=True)
@@ -570,9 +573,9 @@ class Driver:
         if slot is None:
             self._begin_wait(name, None)
             until = None if limit is None else round(self._clock.now() + limit, 6)
-            self._save_wait("waiting_for", name, {"until": until})
+            self._save_wait("waiting_for", name, {"wake": until})
         else:
-            until = json.loads(slot.payload or "{}")["until"]
+            until = json.loads(slot.payload or "{}")["wake"]
         arrived = [e for e in self._entries if e.kind == "signal" and e.step == name]
         taken = self._received[name]
         if len(arrived) > taken:

@@ -11,8 +11,9 @@ transitions share one checkpoint, so more of the model's work is repeated after 
 the operation keys protect the outside world.
 
 A checkpoint holds what changed since the one before; a snapshot (the whole state) comes when the
-changes since the last one weigh as much as the state. So a file grows in a straight line, and
-loading a state reads one snapshot and the changes after it.
+changes since the last snapshot weigh more than that snapshot. So the snapshots of a growing state
+double in size, a file grows in a straight line, and loading a state reads one snapshot and the
+changes after it.
 """
 
 from __future__ import annotations
@@ -28,10 +29,19 @@ import pydantic
 from durakit import changes, values
 from durakit.define import Workflow, register
 from durakit.driver import Context, Driver, Slot
-from durakit.errors import InvalidField, Suspended, UnsavableValue, WorkflowChanged
+from durakit.errors import (
+    InvalidField,
+    Suspended,
+    UnloadableValue,
+    UnsavableValue,
+    WorkflowChanged,
+)
 from durakit.store import CheckpointRow, Entry, Saved, Store
 
 _text = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
+
+#: Changes lighter than this (bytes) never make a snapshot.
+SNAPSHOT_LEAST = 4096
 
 SavePlace = Callable[[Any, Any], bool]
 
@@ -159,6 +169,8 @@ class _Saved:
     """entry of the snapshot"""
     weight: int
     """bytes of changes since the snapshot"""
+    size: int
+    """bytes of the snapshot"""
 
 
 class MachineDriver(Driver):
@@ -170,7 +182,7 @@ class MachineDriver(Driver):
         del kwargs
         self._unsaved: list[Saved] = []
         saved = self._enter(args[0])
-        state = self._workflow.codec.load(_text(saved.form))
+        state = self._loaded(saved.form)
         transition = saved.transition
         text = _text(saved.form)
         ctx = Context(self)
@@ -209,21 +221,30 @@ class MachineDriver(Driver):
         except UnsavableValue as error:
             raise UnsavableValue(error.path, f"state: {error.reason}") from error
 
-    def _enter(self, initial: Any) -> _Saved:
+    def _load_arguments(self, form: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The initial state as saved: an older version's may not fit the model of today."""
+        return [form["state"]], {}
+
+    def _loaded(self, form: Any) -> Any:
+        try:
+            return self._workflow.codec.load(_text(form))
+        except UnloadableValue as error:
+            self._unloadable("state", error)
+
+    def _enter(self, form: Any) -> _Saved:
         """The last saved state; the initial one is in the run's first entry."""
-        form = json.loads(self._workflow.codec.dump(initial))
-        saved = _Saved(form, 0, 1, 0)
+        saved = _Saved(form, 0, 1, 0, len(_text(form)))
         marks = [entry for entry in self._entries if entry.kind == "checkpoint"]
         version = self._row.version
         if marks:
-            saved.form, saved.weight, saved.whole = _rebuilt(form, marks)
+            _rebuild(saved, marks)
             body = json.loads(marks[-1].payload)
             saved.transition, version = body["transition"], body["version"]
             after = marks[-1].seq
             self._slots = [slot for slot in self._slots if slot.seq > after]
         if version != self._workflow.version:
             saved.form = self._workflow.migrated(saved.form, version)
-            self._workflow.codec.load(_text(saved.form))
+            self._loaded(saved.form)
             self._append_checkpoint(saved, saved.form, saved.transition, whole=True)
         return saved
 
@@ -248,12 +269,9 @@ class MachineDriver(Driver):
         changed = changes.diff(saved.form, form)
         parts: dict[str, Any] = {"transition": transition, "version": self._workflow.version}
         text = _text(changed)
-        if whole or saved.weight + len(text) > len(_text(form)):
-            parts["state"] = form
-            whole, weight = True, 0
-        else:
-            parts["changes"] = changed
-            weight = saved.weight + len(text)
+        saved.weight += len(text)
+        whole = whole or saved.weight > max(saved.size, SNAPSHOT_LEAST)
+        parts["state" if whole else "changes"] = form if whole else changed
         self._append(
             "checkpoint",
             payload=_text(parts),
@@ -263,9 +281,9 @@ class MachineDriver(Driver):
         )
         self._unsaved.clear()
         self._slots.clear()
-        saved.form, saved.transition, saved.weight = form, transition, weight
+        saved.form, saved.transition = form, transition
         if whole:
-            saved.whole = self._lease.seq
+            saved.whole, saved.weight, saved.size = self._lease.seq, 0, len(_text(form))
 
     def _finish(self, saved: _Saved, done: Done) -> None:
         """End, unless an operation is left without an outcome."""
@@ -282,20 +300,19 @@ class MachineDriver(Driver):
         self._end_completed(result, values.PLAIN)
 
 
-def _rebuilt(form: Any, marks: list[Entry]) -> tuple[Any, int, int]:
-    """(state, bytes of changes since the snapshot, entry of the snapshot) after ``marks``."""
-    first, whole, state = 0, 1, form
+def _rebuild(saved: _Saved, marks: list[Entry]) -> None:
+    """Bring ``saved``, the initial state, to the last of ``marks``."""
+    first = 0
     for index in range(len(marks) - 1, -1, -1):
         body = json.loads(marks[index].payload)
         if "state" in body:
-            first, whole, state = index + 1, marks[index].seq, body["state"]
+            first, saved.whole, saved.form = index + 1, marks[index].seq, body["state"]
+            saved.size = len(_text(saved.form))
             break
-    weight = 0
     for mark in marks[first:]:
         body = json.loads(mark.payload)
-        state = changes.apply(state, body["changes"])
-        weight += len(_text(body["changes"]))
-    return state, weight, whole
+        saved.form = changes.apply(saved.form, body["changes"])
+        saved.weight += len(_text(body["changes"]))
 
 
 def state_at(store: Store, run: int, mark: CheckpointRow | None) -> Any:

@@ -156,7 +156,8 @@ class Run:
         store = self._runtime._store  # noqa: SLF001 - one module
         entries = store.read_journal(self._number)
         marks = {mark.seq: mark for mark in store.checkpoints(self._number)}
-        table: pd.DataFrame = _tables().checkpoints(entries, marks)
+        machine = self._is_machine(self._row())
+        table: pd.DataFrame = _tables().checkpoints(entries, marks if machine else None)
         return table
 
     def at(self, seq: int) -> Any:

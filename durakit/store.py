@@ -135,7 +135,7 @@ class Lease:
     """The right to append to one run: held by one incarnation, checked by its ``token``.
 
     ``leased`` is the end of the lease as the disk has it (wall seconds), ``length`` what a
-    renewal adds; ``fruitless``: no progress has been saved since the claim.
+    renewal adds; ``claims``: claims since progress was last saved, this one counted.
     """
 
     run: int
@@ -145,7 +145,7 @@ class Lease:
     digest: bytes
     leased: float
     length: float
-    fruitless: bool = True
+    claims: int = 1
 
 
 class Change(NamedTuple):
@@ -200,9 +200,9 @@ class OperationMoved(Exception):
 
 _BEGIN = "BEGIN IMMEDIATE"
 _FENCE = "SELECT commands FROM run WHERE run = ? AND token = ? AND owner IS NOT NULL"
-_RENEW = "UPDATE run SET seq = ?, digest = ?, leased = ?, claims = ? * claims WHERE run = ?"
+_RENEW = "UPDATE run SET seq = ?, digest = ?, leased = ?, claims = ? WHERE run = ?"
 _END = (
-    "UPDATE run SET seq = ?, digest = ?, status = ?, explained = ?, claims = ? * claims, "
+    "UPDATE run SET seq = ?, digest = ?, status = ?, explained = ?, claims = ?, "
     "owner = NULL, leased = NULL, wake = ? WHERE run = ?"
 )
 _CHECKPOINT = "INSERT INTO checkpoint (run, seq, transition, whole) VALUES (?, ?, ?, ?)"
@@ -527,7 +527,7 @@ class Store:
                 ),
             )  # fmt: skip
             entries.append(Entry(*entry[1:]))
-            lease = Lease(row.run, token, owner, seq, digest, leased, leased - now)
+            lease = Lease(row.run, token, owner, seq, digest, leased, leased - now, claims + 1)
             return Claimed(row, lease, entries, parked)
 
         return self.write(work)
@@ -593,8 +593,8 @@ class Store:
     ) -> int:
         """Append one entry under ``lease``; returns how many commands wait for the driver.
 
-        ``leased``: the lease shall last at least until then (wall seconds). ``progress`` sets the
-        count of claims to 0. ``change`` moves the operation's row, in the same transaction.
+        ``leased``: the lease shall last at least until then (wall seconds). ``progress`` makes
+        this claim the first again. ``change`` moves the operation's row, in the same transaction.
         ``ends`` gives the run this status and the lease back. ``consumes`` is the number of the
         command that this entry answers. ``before``: entries to write just before it, in the same
         transaction. ``checkpoint``: (transition, entry of the snapshot, 0 for this one) where
@@ -612,9 +612,11 @@ class Store:
             seq += 1
         entry = (run, seq, kind, step, key, attempt, token, now, payload)
         digest = _chain(digest, entry)
-        first_progress = progress and lease.fruitless
+        claims = 1 if progress else lease.claims
         until = max(now + lease.length, leased)
-        renewed = first_progress or leased > lease.leased or lease.leased - now < lease.length / 2
+        renewed = (
+            claims != lease.claims or leased > lease.leased or lease.leased - now < lease.length / 2
+        )
 
         def work(c: sqlite3.Connection) -> int:
             found = c.execute(_FENCE, (run, token)).fetchone()
@@ -633,14 +635,14 @@ class Store:
                 c.execute("UPDATE run SET commands = commands - 1 WHERE run = ?", (run,))
             if ends is not None:
                 explained = None if ends == "running" else seq
-                c.execute(_END, (seq, digest, ends, explained, int(not progress), wake, run))
+                c.execute(_END, (seq, digest, ends, explained, claims, wake, run))
             elif renewed:
-                c.execute(_RENEW, (seq, digest, until, int(not progress), run))
+                c.execute(_RENEW, (seq, digest, until, claims, run))
             return int(found[0])
 
         waiting = self.write(work, wait)
         lease.seq, lease.digest = seq, digest
-        lease.fruitless = lease.fruitless and not progress
+        lease.claims = claims
         if renewed:
             lease.leased = until
         return waiting
@@ -892,7 +894,7 @@ _open_here: Counter[tuple[int, int] | None] = Counter()
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
         found = path.stat()
-    except OSError:
+    except (OSError, ValueError):  # not there, or no name for a file: the inspection says which
         return None
     return found.st_dev, found.st_ino
 
@@ -939,9 +941,7 @@ def _statements(name: str) -> Iterator[str]:
             statement = ""
 
 
-def _migrate(
-    connection: sqlite3.Connection, done: Callable[[int], object] | None = None
-) -> None:
+def _migrate(connection: sqlite3.Connection, done: Callable[[int], object] | None = None) -> None:
     """Bring an older file up to this schema, each step and its record in one transaction."""
     while connection.execute("PRAGMA user_version").fetchone()[0] < SCHEMA_VERSION:
         connection.execute(_BEGIN)

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from durakit import faults, runtime
 from durakit.clock import ManualClock
-from durakit.define import Workflow, find_workflow
+from durakit.define import Workflow, find_workflow, register
 from durakit.errors import InvalidField, UsageError
 from durakit.faults import Boundary, CrashAt
 from durakit.runtime import Runtime
@@ -203,6 +203,7 @@ def sweep(
         if not callable(getattr(world, verb, None)):
             raise InvalidField("world", f"needs {verb}(); {type(world).__name__} has none")
     form = workflow.parameters.dump(args, kwargs)
+    register(workflow)  # recovery finds it by name, and another of that name may be around
     with _home(keep) as home, _borrowed(world):
         task = _Task(workflow, form, world, deadline, seed)
         hooked = callable(getattr(world, "listen", None))

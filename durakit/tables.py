@@ -35,9 +35,10 @@ def history(entries: Sequence[Entry]) -> pd.DataFrame:
     return table.set_index("seq")
 
 
-def checkpoints(entries: Sequence[Entry], marks: dict[int, CheckpointRow]) -> pd.DataFrame:
-    """One row per defined boundary; see ``Run.checkpoints``."""
-    kept = [e for e in entries if e.seq in marks or (not marks and e.kind in _BOUNDARIES)]
+def checkpoints(entries: Sequence[Entry], marks: dict[int, CheckpointRow] | None) -> pd.DataFrame:
+    """One row per defined boundary (``marks``: of a machine); see ``Run.checkpoints``."""
+    machine, marks = marks is not None, marks or {}
+    kept = [e for e in entries if e.seq in marks or (not machine and e.kind in _BOUNDARIES)]
     return pd.DataFrame(
         {
             "seq": [e.seq for e in kept],

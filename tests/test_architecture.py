@@ -17,9 +17,9 @@ PACKAGE = Path(dk.__file__).resolve().parent
 LAYERS = [
     ["errors", "clock", "deadline", "retry", "values", "changes", "protocol"],
     ["files", "store", "faults"],
-    ["define", "workers", "driver"],
-    ["tables", "runtime"],
-    ["sweep", "cli"],
+    ["define", "workers", "driver", "machine"],
+    ["items", "tables", "runtime"],
+    ["sweep", "testing", "cli"],
 ]
 ORDER = [module for layer in LAYERS for module in layer]
 PURE = LAYERS[0]

@@ -401,14 +401,7 @@ def test_L029_a_reply_that_finds_its_operation_concluded_by_another_run_is_a_rep
     "before",
     [
         0,
-        pytest.param(
-            1,
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="the claim in which an earlier step was saved counts as fruitful, so what "
-                "follows that step is executed once more: four times (store.append, DESIGN 3)",
-            ),
-        ),
+        1,
     ],
 )
 def test_L031_a_step_that_kills_its_worker_is_executed_three_times_and_then_parked(

@@ -1,7 +1,6 @@
 """Machines: a checkpoint after every transition, and recovery that enters the last saved state."""
 
 import json
-import os
 import random
 
 import pytest
@@ -100,9 +99,7 @@ def test_saving_only_at_the_end_repeats_the_models_work_and_keys_protect_the_mai
     """The anti-pattern: all work again, and still one mail per letter."""
     ran = []
     machine = writer(world, ran, save=only_at_the_end)
-    run = rt.run(
-        machine, START, id="a", crash=dk.CrashAt("post", "result_saved", occurrence=2)
-    )
+    run = rt.run(machine, START, id="a", crash=dk.CrashAt("post", "result_saved", occurrence=2))
     assert len(run.checkpoints()) == 0
     assert run.at(3) == START
     rt.recover()
@@ -321,7 +318,7 @@ def test_L121_a_growing_state_costs_a_straight_line(tmp_path):
                 assert (len(state.messages), state.turns) == (row + 1, row + 1)
                 assert state.messages[row].startswith(f"{row:04}")
             rt._store._connection().execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        sizes.append(os.path.getsize(path))
+        sizes.append(path.stat().st_size)
     assert sizes[1] <= 2.2 * sizes[0]
 
 
@@ -342,8 +339,9 @@ def test_loading_a_state_reads_one_snapshot_and_the_changes_since(tmp_path):
         read.clear()
         run.at(int(table["seq"].iloc[-1]))
         states = [e for e in read if e.kind == "checkpoint" and '"state":' in e.payload]
-        assert len(states) <= 1
-        assert len(read) < 60
+        changes = [e for e in read if e.kind == "checkpoint" and '"changes":' in e.payload]
+        assert len(states) == 1
+        assert 0 < len(changes) < 32
 
 
 def test_a_machine_waits_for_a_person_and_a_timer(rt, world):

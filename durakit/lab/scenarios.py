@@ -324,8 +324,9 @@ def _answered(row: Row) -> str:
     outcome = str(row.get("outcome", ""))
     if outcome in ("delivered", "received", ""):
         return "request"
-    if outcome == "replayed":
-        return "request, key recognised"
+    known = {"replayed": "request, key recognised", "held": "request, held back"}
+    if outcome in known:
+        return known[outcome]
     return f"request, {one_line(outcome, 40)}"
 
 
@@ -333,9 +334,11 @@ def _merged(journal: Sequence[tuple[Row, Event]], truth: Sequence[_Happening]) -
     """Merge by time; at equal times a call's effect stands between its intent and its result."""
     merged: list[Event] = []
     left = list(truth)
+    since_intent: set[str] = set()
 
     def happened(event: _Happening) -> None:
         left.remove(event)
+        since_intent.add(event.kind)
         merged.append(Event("truth", event.kind, event.words, event.seconds))
 
     asked: object = None
@@ -345,12 +348,16 @@ def _merged(journal: Sequence[tuple[Row, Event]], truth: Sequence[_Happening]) -
         for happening in [other for other in left if other.seconds < event.seconds]:
             happened(happening)
         if calling:
+            # One intent has one request and at most one effect; a later one is another's.
             now = [o for o in left if o.seconds == event.seconds and o.key in (asked, None)]
             for kind in ("request", "effect"):
-                for happening in [other for other in now if other.kind == kind][:1]:
+                also = [o for o in now if o.kind == kind and kind not in since_intent]
+                for happening in also[:1]:
                     happened(happening)
         merged.append(event)
         calling, asked = event.kind == "intent", row["key"]
+        if calling:
+            since_intent.clear()
     for happening in list(left):
         happened(happening)
     return merged

@@ -56,7 +56,14 @@ _NAMES: Final = (
     "line => { line.setAttribute('role', 'status'); line.setAttribute('aria-live', 'polite'); });"
     "}; name(); setTimeout(name, 300); setTimeout(name, 2000);"
     '">'
+    # Inside a widget a page's own styles for tables do not apply, and its lines are a button high.
+    "<style>.durakit-view .widget-html-content { line-height: 1.4; min-width: 0; }"
+    ".durakit-view table { border-spacing: 0; }"
+    ".durakit-view td, .durakit-view th { padding: 2px 12px 2px 0; vertical-align: top; }</style>"
 )
+
+#: Around everything that may be wide: it scrolls inside, and never widens the page.
+_WITHIN: Final = "display: grid; grid-template-columns: minmax(0, 1fr)"
 
 
 # -- a time line as HTML ---------------------------------------------------------------------------
@@ -67,37 +74,37 @@ _SHAPES: Final = {"claimed": "▷", "intent": "◆", "result": "●", "request":
 
 def timeline_html(line: tuple[Event, ...]) -> str:
     """Return belief above and truth below, as a table that scrolls sideways where it must."""
-    cell = "padding: 4px 6px; text-align: center; vertical-align: middle; font-size: 12px;"
+    cell = "padding: 3px; text-align: center; vertical-align: middle; font-size: 11px;"
+    cut = f"{cell}border-left: 3px dashed #d0021b; border-right: 3px dashed #d0021b;"
     tops, beliefs, truths = [], [], []
     for event in line:
         if event.lane == "crash":
-            cut = "border-left: 3px dashed #d0021b; border-right: 3px dashed #d0021b;"
-            tops.append(f'<th scope="col" style="{cell}{cut}">✗ crash</th>')
-            beliefs.append(f'<td style="{cell}{cut}"></td>')
-            truths.append(f'<td style="{cell}{cut}"></td>')
+            tops.append(f'<th scope="col" style="{cut}">✗ crash</th>')
+            beliefs.append(f'<td style="{cut}"></td>')
+            truths.append(f'<td style="{cut}"></td>')
             continue
         assert event.seconds is not None
-        shape = _SHAPES.get(event.kind, "■")
-        weight = "font-weight: bold; " if event.kind == "effect" else ""
+        weight = "bold" if event.kind == "effect" else "normal"
         words = (
-            f'<div style="{weight}border: {_LINE}; border-radius: 6px; padding: 2px 6px; '
-            f'max-width: 9em; margin: auto">{shape} {h(event.words)}</div>'
+            f'<div style="font-size: 15px; line-height: 1">{_SHAPES.get(event.kind, "■")}</div>'
+            f'<span style="font-weight: {weight}">{h(event.words)}</span>'
         )
         tops.append(f'<th scope="col" style="{cell}font-weight: normal">{event.seconds:g} s</th>')
         beliefs.append(f'<td style="{cell}">{words if event.lane == "belief" else ""}</td>')
         truths.append(f'<td style="{cell}">{words if event.lane == "truth" else ""}</td>')
-    head = "text-align: left; padding: 4px 12px 4px 0; white-space: nowrap; font-size: 12px"
 
-    def row(name: str, cells: list[str], style: str = "") -> str:
-        heading = f'<th scope="row" style="{head}">{name}</th>'
-        return f'<tr style="{style}">{heading}{"".join(cells)}</tr>'
+    def row(name: str, cells: list[str], border: str = "") -> str:
+        style = "text-align: left; padding: 3px 8px 3px 0; font-size: 11px"
+        return (
+            f'<tr style="{border}"><th scope="row" style="{style}">{name}</th>{"".join(cells)}</tr>'
+        )
 
-    above = row("BELIEF<br>the journal says", beliefs, f"border-top: {_LINE}")
-    below = row("TRUTH<br>the world did", truths, f"border-top: {_LINE}; border-bottom: {_LINE}")
+    above = row("BELIEF<br>journal", beliefs, f"border-top: {_LINE}")
+    below = row("TRUTH<br>world", truths, f"border-top: {_LINE}; border-bottom: {_LINE}")
     return (
         '<div style="overflow-x: auto" tabindex="0" role="region" aria-label="Timeline">'
         '<table style="border-collapse: collapse; margin: 6px 0">'
-        f"<thead>{row('seconds', tops)}</thead><tbody>{above}{below}</tbody></table></div>"
+        f"<thead>{row('time', tops)}</thead><tbody>{above}{below}</tbody></table></div>"
     )
 
 
@@ -123,12 +130,12 @@ class _View(widgets.VBox):  # type: ignore[misc]  # ipywidgets ships no types
 
     def __init__(self) -> None:
         # Set before the box is: a widget's own set-up may already call for them.
-        self.status = widgets.HTML(layout={"width": "100%"})
+        self.status = widgets.HTML(layout={"width": "auto"})
         self.status.add_class("durakit-status")
         self.troubles: list[str] = []
         self._one_callback = threading.RLock()
-        self._trouble = widgets.HTML(layout={"width": "100%"})
-        super().__init__(layout={"width": "100%"})
+        self._trouble = widgets.HTML(layout={"width": "auto"})
+        super().__init__(layout={"width": "auto"})
         self.add_class("durakit-view")
 
     def text(self) -> str:
@@ -178,8 +185,13 @@ class _View(widgets.VBox):  # type: ignore[misc]  # ipywidgets ships no types
         return bundle | {WIDGET_VIEW: live[WIDGET_VIEW]}
 
 
+def _names() -> Any:
+    return widgets.HTML(_NAMES, layout={"height": "0", "margin": "0"})
+
+
 def _button(words: str, tooltip: str, work: Callable[[object], None]) -> Any:
-    button = widgets.Button(description=words, tooltip=tooltip, layout={"width": "auto"})
+    layout = {"width": "auto", "align_self": "flex-start"}
+    button = widgets.Button(description=words, tooltip=tooltip, layout=layout)
     button.on_click(work)
     return button
 
@@ -314,14 +326,14 @@ class ScrubberModel(traitlets.HasTraits):
     def body(self) -> str:
         """Return what stands below the controls."""
         moment = self.moment
-        if moment is None:
-            return self.strip()
-        return (
-            self.strip()
-            + timeline_html(self.events)
-            + _headed("What is on disk", moment.disk())
-            + _headed("What is outside", moment.outside())
-        )
+        parts = [self.strip()]
+        if moment is not None:
+            parts += [
+                timeline_html(self.events),
+                _headed("What is on disk", moment.disk()),
+                _headed("What is outside", moment.outside()),
+            ]
+        return f'<div style="{_WITHIN}">{"".join(parts)}</div>'
 
     def text(self) -> str:
         """Return what is to see now, and how every crash ended."""
@@ -349,9 +361,13 @@ def _known(moment: Moment) -> str:
 
 def _headed(words: str, tables: SideBySide) -> str:
     return (
-        f'<div style="border-top: {_LINE}; margin-top: 8px; padding-top: 4px">'
+        f'<div style="border-top: {_LINE}; margin-top: 8px; padding-top: 4px; overflow-x: auto">'
         f"<b>{h(words)}</b>{tables.html()}</div>"
     )
+
+
+#: Whether a toggle is on, as a shape beside the colour that the page gives it.
+_BOX: Final = {True: "☑", False: "☐"}
 
 
 class CrashScrubber(_View):
@@ -369,11 +385,13 @@ class CrashScrubber(_View):
         self.real: RealKill | None = None
         super().__init__()
         model = self.model
+        self.status.layout.min_height = "3em"
         self.slider = widgets.IntSlider(
             value=model.position + 1,
             min=1,
             max=len(model.trace.frames),
             tooltip="Crash number",
+            readout=False,
             layout={"flex": "1 1 240px", "width": "auto"},
         )
         self.previous = _button(
@@ -390,8 +408,8 @@ class CrashScrubber(_View):
         self.kill = _button(
             "Now for real", "Kill a child process at the same point", self.guarded(self._kill)
         )
-        self._body = widgets.HTML(layout={"width": "100%"})
-        self._real = widgets.HTML(layout={"width": "100%"})
+        self._body = widgets.HTML(layout={"width": "auto"})
+        self._real = widgets.HTML(layout={"width": "auto"})
 
         self.slider.observe(self.guarded(self._from_slider), "value")
         self.recover.observe(self.guarded(self._from_toggles), "value")
@@ -406,7 +424,7 @@ class CrashScrubber(_View):
             self._trouble,
             self._real,
             self._body,
-            widgets.HTML(_NAMES, layout={"display": "flex", "height": "0", "margin": "0"}),
+            _names(),
         )
         self._show()
 
@@ -440,8 +458,8 @@ class CrashScrubber(_View):
             self.slider.max = last
         self.slider.value = model.position + 1
         self.recover.value, self.key.value = model.recovered, model.with_key
-        self.recover.description = "After recovery" if model.recovered else "At the crash"
-        self.key.description = "With key" if model.with_key else "Without key"
+        self.recover.description = f"{_BOX[model.recovered]} After recovery"
+        self.key.description = f"{_BOX[model.with_key]} With key"
         self.previous.disabled = model.position == 0
         self.next.disabled = model.position == last - 1
         if self._real.value:
@@ -474,14 +492,14 @@ class _Watching(_View):
 
     def __init__(self) -> None:
         super().__init__()
-        self._body = widgets.HTML(layout={"width": "100%"})
+        self._body = widgets.HTML(layout={"width": "auto"})
         self.refresh = _button("Refresh", "Look again", self.guarded(self._look_again))
         self._look()
-        self.children = (self._body, self.refresh, self.status, self._trouble)
+        self.children = (self._body, self.refresh, self.status, self._trouble, _names())
 
     def _look(self) -> None:
         self._model = self._read()
-        self._body.value = self.html()
+        self._body.value = f'<div style="{_WITHIN}">{self.html()}</div>'
 
     def _look_again(self) -> None:
         self._look()
