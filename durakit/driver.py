@@ -855,7 +855,7 @@ class Driver:
 
         # A copy for each attempt: what a tool does to its arguments reaches neither the next
         # attempt (same key, same content) nor the workflow (a replay would not see it).
-        args, kwargs = copy.deepcopy((op.args, op.kwargs))
+        args, kwargs = _copied(op.args), op.kwargs and copy.deepcopy(op.kwargs)
 
         def work() -> Any:
             return tool.function(handle, *args, **kwargs)
@@ -1294,6 +1294,16 @@ def _saved_limits(entries: list[Entry]) -> tuple[dict[str, float], dict[str, flo
         for label, value in body.get("until", {}).items():
             until.setdefault(label, value)
     return left, until
+
+
+_UNCHANGING = frozenset({str, int, float, bool, type(None)})
+
+
+def _copied(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """``args``, and nothing in it shared; most arguments are values that cannot change."""
+    if all(type(value) in _UNCHANGING for value in args):
+        return args
+    return copy.deepcopy(args)
 
 
 def _moment(wall: float) -> str:

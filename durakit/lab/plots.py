@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import base64
 import io
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -86,7 +87,11 @@ class Plot(Shown):
         file = io.BytesIO()
         figure = self.figure()
         FigureCanvasAgg(figure)
-        figure.savefig(file, format="png", dpi=_DOTS_PER_INCH)
+        with warnings.catch_warnings():
+            # A name in a script that the font does not have is drawn as boxes, and stands in full
+            # in the table; a warning in the notebook would help nobody.
+            warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
+            figure.savefig(file, format="png", dpi=_DOTS_PER_INCH)
         return file.getvalue()
 
     def html(self) -> str:
@@ -110,6 +115,11 @@ class Plot(Shown):
             "image/png": base64.b64encode(self.png()).decode("ascii"),
             WIDGET_VIEW: live[WIDGET_VIEW],
         }
+
+
+def _plain(words: str) -> str:
+    """Return words as matplotlib draws them literally: a dollar sign begins a formula there."""
+    return words.replace("$", r"\$")
 
 
 # -- effects per crash point -----------------------------------------------------------------------
@@ -153,7 +163,7 @@ def _draw_sweep(axes: Axes, report: Report, rows: Sequence[Row]) -> None:
             weight="normal" if schedule.good else "bold",
         )  # fmt: skip
     axes.axvline(report.reference, color=INK, linestyle=(0, (4, 3)), linewidth=1.2, zorder=0)
-    labels = [f"{row['place']} · {row['point']}   {row['crash']}" for row in rows]
+    labels = [_plain(f"{row['place']} · {row['point']}   {row['crash']}") for row in rows]
     axes.set_yticks(range(len(rows)), labels, fontsize=9, color=INK)
     axes.set_ylim(len(rows) - 0.5, -0.6)
     axes.set_xlim(0, most * 1.75)
