@@ -15,7 +15,6 @@ import math
 import sys
 from dataclasses import dataclass, field
 from datetime import UTC
-from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from typing import Any
 
@@ -218,6 +217,9 @@ def parse_retry_after(value: object, now: float) -> float | None:
     text = value.strip()
     if text.isascii() and text.isdigit():
         return min(float(text), float(_LONGEST))
+    # Not at the top: the e-mail package costs an import of durakit a twentieth of its time.
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415
+
     try:
         moment = parsedate_to_datetime(text)
     except Exception:  # noqa: BLE001 - the parser's own slips on malformed dates included

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
 from types import ModuleType
@@ -254,7 +253,7 @@ class Runtime:
         self._clock: Clock = clock or SystemClock()
         # The system's generator has no state: forked children do not draw the same waits.
         self._rng = rng or random.SystemRandom()
-        self._owner = name_text("owner", owner or f"driver-{uuid.uuid4().hex[:12]}")
+        self._owner = name_text("owner", owner or f"driver-{os.urandom(6).hex()}")
         self._lease = seconds("lease", lease)
         self._settle = seconds("settle", settle)
         self._store = Store(path, clock_kind=self._clock.kind, durability=durability)

@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -932,7 +931,7 @@ _MIGRATIONS = {2: "migrations/0002_machines.sql"}
 
 def _statements(name: str) -> Iterator[str]:
     """The statements of one of our SQL files, one by one."""
-    text = resources.files("durakit").joinpath(name).read_text("utf-8")
+    text = (Path(__file__).parent / name).read_text("utf-8")
     statement = ""
     for line in text.splitlines(keepends=True):
         statement += line

@@ -132,7 +132,8 @@ def plot_sweep(report: Report | Trace) -> Plot:
         {
             "crash": number,
             "place": one_line(schedule.place, 40),
-            "point": schedule.point + (f" ({schedule.fate})" if schedule.fate else ""),
+            "point": one_line(schedule.point, 40)
+            + (f" ({schedule.fate})" if schedule.fate else ""),
             "effects": "-" if schedule.effects is None else schedule.effects,
             "verdict": schedule.verdict,
         }
@@ -167,9 +168,10 @@ def _draw_sweep(axes: Axes, report: Report, rows: Sequence[Row]) -> None:
     axes.set_yticks(range(len(rows)), labels, fontsize=9, color=INK)
     axes.set_ylim(len(rows) - 0.5, -0.6)
     axes.set_xlim(0, most * 1.75)
-    axes.set_xticks(range(most + 1))
+    axes.locator_params("x", integer=True)
     axes.set_xlabel("effects in the world's ledger (dashed: without a crash)", color=INK)
-    axes.set_title(f"{one_line(report.workflow, 60)}: crash, recover, count", loc="left", color=INK)
+    title = _plain(f"{one_line(report.workflow, 60)}: crash, recover, count")
+    axes.set_title(title, loc="left", color=INK)
     axes.spines[["top", "right"]].set_visible(False)
 
 
@@ -210,7 +212,7 @@ def plot_timeline(
     crash = ", with a crash between" if before is not None else ""
     alt = (
         f"Timeline{': ' + one_line(title, 60) if title else ''}: {believed} journal entries above, "
-        f"{effects} effect(s) in the ledger below{crash}; the run is {moment.status}."
+        f"{effects} effect(s) in the ledger below{crash}; the run is {one_line(moment.status, 40)}."
     )
 
     def draw(axes: Axes) -> None:
@@ -239,8 +241,9 @@ def _draw_timeline(axes: Axes, line: Sequence[Event], title: str) -> None:
             x, 0 if truth else 1, _MARKERS.get(event.kind, "s"), color=INK if effect else BLUE,
             markersize=17 if effect else 8, markeredgecolor=INK, markeredgewidth=0.8,
         )  # fmt: skip
+        words = _plain(event.words.replace(" of ", "\nof ").replace(", ", ",\n"))
         axes.text(
-            x, -0.16 if truth else 1.13, event.words.replace(" of ", "\nof ").replace(", ", ",\n"),
+            x, -0.16 if truth else 1.13, words,
             ha="right" if truth else "left", va="top" if truth else "bottom",
             rotation=38, rotation_mode="anchor", fontsize=8, color=INK,
             weight="bold" if effect else "normal",
@@ -253,7 +256,7 @@ def _draw_timeline(axes: Axes, line: Sequence[Event], title: str) -> None:
     axes.set_yticks([])
     axes.spines[["top", "right", "left"]].set_visible(False)
     if title:
-        axes.set_title(one_line(title, 80), loc="left", color=INK)
+        axes.set_title(_plain(one_line(title, 100)), loc="left", color=INK)
 
 
 # -- the protocol's states -------------------------------------------------------------------------

@@ -57,6 +57,8 @@ POINT_WORDS: Final = {
     "effect_done": "effect done, result not saved",
     "reply_received": "reply received, result not saved",
     "result_saved": "result saved",
+    "checkpoint_saved": "checkpoint saved, the state has moved on",
+    "wait_saved": "the wait saved, nobody waits in memory",
     "probe_answered": "probe answered, nothing saved",
 }
 _LATE: Final = "request sent, and it will act late"
@@ -385,7 +387,7 @@ class Frame:
         row = self.schedule
         which = f", occurrence {row.occurrence}" if row.occurrence > 1 else ""
         which += f", attempt {row.attempt}" if row.attempt > 1 else ""
-        point = _LATE if row.fate == "late" else POINT_WORDS.get(row.point, row.point)
+        point = _LATE if row.fate == "late" else POINT_WORDS.get(row.point, one_line(row.point, 60))
         return f"{one_line(row.place, 60)}{which}: {point}"
 
 

@@ -263,17 +263,19 @@ class ScrubberModel(traitlets.HasTraits):
         key = ""
         if self.has_both:
             key = "With a key. " if self.with_key else "Without a key. "
-        line = f"{key}Crash {self.position + 1} of {len(self.trace.frames)} — {self.frame.words}."
-        moment = self.moment
+        where = f"{key}Crash {self.position + 1} of {len(self.trace.frames)} — {self.frame.words}."
+        return one_line(f"{where} {self._comes_to()}")
+
+    def _comes_to(self) -> str:
+        moment, schedule = self.moment, self.frame.schedule
         if moment is None:
-            return f"{line} Not reachable: {one_line(self.frame.schedule.detail)}."
+            return f"Not reachable: {schedule.detail}."
         effects = len(moment.truth.effects)
         world = f"{effects} effect{'' if effects == 1 else 's'}"
         if self.recovered:
-            schedule = self.frame.schedule
             mark = "✓" if schedule.good else "✗"
-            return f"{line} After recovery: {moment.status}, {world}. {mark} {schedule.verdict}."
-        return f"{line} On disk: {_known(moment)}. In the world: {world}."
+            return f"After recovery: {moment.status}, {world}. {mark} {schedule.verdict}."
+        return f"On disk: {_known(moment)}. In the world: {world}."
 
     def figure(self) -> Any:
         """Return the time line as a matplotlib figure. Raises UsageError where there is none."""
