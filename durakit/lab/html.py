@@ -22,7 +22,7 @@ Row = Mapping[str, object]
 
 def h(value: object) -> str:
     """Return ``value`` as text that is safe anywhere in HTML. Every piece of ours goes through."""
-    return str(value)
+    return html.escape(str(value), quote=True)
 
 
 def one_line(value: object, longest: int = LONGEST_SHOWN) -> str:

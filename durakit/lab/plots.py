@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from durakit.lab.html import Row, Shown, Table, h, one_line
+from durakit.lab.html import Row, Table, h, one_line
 from durakit.lab.scenarios import Event, Moment, Trace, events
 from durakit.protocol import OUTCOMES, TRANSITIONS, Status
 from durakit.protocol import Event as ProtocolEvent
@@ -49,7 +49,7 @@ _DOTS_PER_INCH: Final = 110
 
 
 @dataclass(frozen=True)
-class Plot(Shown):
+class Plot:
     """One picture: what it shows in words, the numbers in it, and how it is drawn.
 
     ``size``: inches, width and height.
@@ -105,16 +105,23 @@ class Plot(Shown):
             f"{Table(self.alt, self.rows).html()}</details></figcaption></figure>"
         )
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+    def __str__(self) -> str:
+        return self.text()
+
+    def _repr_mimebundle_(
+        self, include: object = None, exclude: object = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         import ipywidgets as widgets  # noqa: PLC0415 - plots are drawn without a notebook too
 
         del include, exclude
-        live = widgets.HTML(self.html(), layout={"width": "100%"})._repr_mimebundle_()
-        return {
+        live = widgets.HTML(self.html(), layout={"width": "auto"})._repr_mimebundle_()
+        data = {
             "text/plain": self.text(),
             "image/png": base64.b64encode(self.png()).decode("ascii"),
             WIDGET_VIEW: live[WIDGET_VIEW],
         }
+        # nbconvert reads the alternative text of a bare image here; JupyterLab does not.
+        return data, {"image/png": {"alt": self.alt}}
 
 
 def _plain(words: str) -> str:

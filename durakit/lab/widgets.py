@@ -11,8 +11,10 @@ Callbacks may run on any thread. What goes wrong in one would show nowhere in a 
 view tells it in its own status area, in words, and keeps it there.
 
 Inelegant, and on purpose: a stock slider gives its handle no accessible name, and a stock HTML
-widget has no role. ``_NAMES``, a constant of ours, sets both from inside the page. Where a page
-does not run it, everything works and only the names are missing.
+widget cannot say that its text is read out when it changes. ``_NAMES``, a constant of ours, sets
+both from inside the page. Where a page does not run it, everything else works.
+
+No button is ever disabled: a page takes the keyboard's focus away from one that is.
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ __all__ = ["CrashScrubber", "Inbox", "JournalTimeline", "LedgerView", "ScrubberM
 
 _LINE: Final = "1px solid rgba(128, 128, 128, 0.6)"
 
-#: Gives every slider in our box a name, and the status line a role that outlives its text. It holds
-#: nothing from outside; the picture is empty, and its failing to load is what runs the line.
+#: Names every slider in our box, and has the status line read out. It holds nothing from outside;
+#: the picture is empty, and its failing to load is what runs the line.
 _NAMES: Final = (
     '<img alt="" width="0" height="0" src="data:," onerror="'
     "const name = () => {"
@@ -53,7 +55,7 @@ _NAMES: Final = (
     "box.querySelectorAll('[role=slider]').forEach("
     "slider => slider.setAttribute('aria-label', 'Crash number'));"
     "box.querySelectorAll('.durakit-status .widget-html-content').forEach("
-    "line => { line.setAttribute('role', 'status'); line.setAttribute('aria-live', 'polite'); });"
+    "line => line.setAttribute('aria-live', 'polite'));"
     "}; name(); setTimeout(name, 300); setTimeout(name, 2000);"
     '">'
     # Inside a widget a page's own styles for tables do not apply, and its lines are a button high.
@@ -311,7 +313,7 @@ class ScrubberModel(traitlets.HasTraits):
                 if not frame.schedule.good:
                     unsafe.append(at + 1)
             here = at == self.position
-            line = "3px solid currentColor" if here else _LINE
+            line = "3px solid" if here else _LINE
             boxes.append(
                 f'<span style="flex: 1 1 2.6em; text-align: center; border: {line}; '
                 f"border-radius: 4px; font-weight: {'bold' if here else 'normal'}; "
@@ -462,8 +464,6 @@ class CrashScrubber(_View):
         self.recover.value, self.key.value = model.recovered, model.with_key
         self.recover.description = f"{_BOX[model.recovered]} After recovery"
         self.key.description = f"{_BOX[model.with_key]} With key"
-        self.previous.disabled = model.position == 0
-        self.next.disabled = model.position == last - 1
         if self._real.value:
             self._real.value = ""
         self.say(model.status())
@@ -471,7 +471,6 @@ class CrashScrubber(_View):
 
     def _kill(self) -> None:
         """Do the same crash in a child process, and compare what it leaves."""
-        self.kill.disabled = True
         self.say(f"Killing a child process at crash {self.model.position + 1} …")
         try:
             frame = self.model.frame
@@ -482,7 +481,6 @@ class CrashScrubber(_View):
                 f"<details><summary>Table by table</summary>{self.real.html()}</details></div>"
             )
         finally:
-            self.kill.disabled = False
             self.say(self.model.status())
 
 
