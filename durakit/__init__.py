@@ -1,5 +1,6 @@
 """durakit: a kit about one question: after a crash, what may run again?"""
 
+from durakit import testing
 from durakit.clock import Clock, ManualClock, SystemClock
 from durakit.define import Call, Found, Tool, Workflow, tool, workflow
 from durakit.driver import Context
@@ -64,6 +65,7 @@ __all__ = [
     "Workflow",
     "machine",
     "sweep",
+    "testing",
     "tool",
     "workflow",
 ]

@@ -222,6 +222,18 @@ def _parser() -> argparse.ArgumentParser:
         help="the workflow's arguments: a list in their order, or an object by name",
     )  # fmt: skip
     sweep.add_argument("--real", action="store_true", help="kill a real process at each point")
+    sweep.add_argument(
+        "--pairs", action="store_true", help="crash each recovery too, at every boundary of its own"
+    )
+    sweep.add_argument(
+        "--only", metavar="SEED",
+        help="try one schedule: its seed, as in effect_done@send_email, two joined by +",
+    )  # fmt: skip
+    sweep.add_argument(
+        "--signal", metavar="NAME=JSON", action="append", default=[],
+        help="what the run is told each time that it waits for NAME (may be given several times)",
+    )  # fmt: skip
+    sweep.add_argument("--progress", action="store_true", help="show on a terminal how far it is")
     for printed in (runs, show, sweep):
         printed.add_argument("--json", action="store_true", help="print JSON, in ASCII")
     return parser
@@ -513,13 +525,18 @@ def _sweep(options: argparse.Namespace) -> int:
         raise UsageError("the world must be the object that the tools use, and this is a class")
     args, kwargs = _arguments(workflow, options.args)
     mode: Literal["simulated", "process"] = "process" if options.real else "simulated"
+    signals = dict(_signal(text) for text in options.signal)
     with contextlib.redirect_stdout(sys.stderr):
-        report = sweep(workflow, *args, world=world, mode=mode, **kwargs)
+        report = sweep(
+            workflow, *args, world=world, crashes=2 if options.pairs else 1, mode=mode,
+            signals=signals, only=options.only, progress=options.progress, **kwargs,
+        )  # fmt: skip
     if options.json:
         _print_json(
             {
                 "workflow": workflow.name,
                 "mode": mode,
+                "ending": report.ending,
                 "safe": report.safe,
                 "counterexample": report.counterexample,
                 "rows": report.rows,
@@ -530,8 +547,20 @@ def _sweep(options: argparse.Namespace) -> int:
         for row in report.rows:
             if row["detail"] and not row["verdict"].startswith("safe"):
                 where = f"{row['number']} {row['point']} of {row['place']}"
+                where += f", then {row['then']}" if row["then"] else ""
                 print(visible(f"{where}: {row['verdict']}: {row['detail']}"))
     return OK if report.safe else NEEDS_A_PERSON
+
+
+def _signal(text: str) -> tuple[str, Any]:
+    """The signal that NAME=JSON says."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise UsageError(f"--signal: say NAME=JSON, as in approval=true; got {text!r}")
+    try:
+        return name, json.loads(value)
+    except ValueError as error:
+        raise UsageError(f"--signal {name}: no JSON: {error}") from error
 
 
 def _arguments(workflow: Workflow, text: str) -> tuple[list[Any], dict[str, Any]]:

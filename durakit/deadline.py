@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 from durakit.errors import InvalidField
 
+#: A hundred years, in seconds.
+LONGEST = 3_155_760_000.0
+
 
 @dataclass(frozen=True)
 class Limit:
@@ -39,6 +42,14 @@ def recovered(saved: float | None, deadline: float, wall: float) -> float:
     """
     left = max(0.0, deadline - wall)
     return left if saved is None else min(max(0.0, saved), left)
+
+
+def ahead(field: str, value: object) -> float:
+    """``seconds`` that lead to a moment which a calendar has: a hundred years at most."""
+    number = seconds(field, value)
+    if number > LONGEST:
+        raise InvalidField(field, f"is longer than a hundred years ({number:.3g} s)")
+    return number
 
 
 def seconds(field: str, value: object) -> float:

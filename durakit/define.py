@@ -31,6 +31,8 @@ def name_text(field: str, value: object) -> str:
 
     Raises InvalidField naming ``field``.
     """
+    if type(value) is str and 0 < len(value) <= LONGEST_NAME and value.isascii():
+        return value
     if not isinstance(value, str):
         raise InvalidField(field, f"needs text, got {type(value).__name__}")
     if not value:

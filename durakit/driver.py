@@ -19,11 +19,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from durakit import faults, protocol, values
 from durakit.clock import Clock
-from durakit.deadline import Limit, narrow, recovered, seconds
+from durakit.deadline import Limit, ahead, narrow, recovered
 from durakit.define import Found, Tool, Workflow, name_text
 from durakit.errors import (
     ArgumentsDiffer,
@@ -76,7 +77,7 @@ SAVE_TRIES = 3
 SAVE_PAUSE = 0.05
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Surroundings:
     """What a driver is given: nothing here is looked up elsewhere."""
 
@@ -89,7 +90,7 @@ class Surroundings:
     is_dead: Callable[[str], bool]
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Slot:
     """One saved place in the workflow: a step, a call, or a limit that fired there."""
 
@@ -101,6 +102,8 @@ class Slot:
     """what concluded it; None while the call is open"""
     final: str | None = None
     """kind of the concluding entry"""
+    intent: str | None = None
+    """payload of a call's first intent, which tells the digest of its arguments"""
 
     @property
     def label(self) -> str:
@@ -135,6 +138,8 @@ def slots_of(entries: list[Entry]) -> list[Slot]:
                 continue  # about an operation that this run only met, or one long concluded
             last = Slot("call", entry.step, entry.key, entry.seq)
             slots.append(last)
+        if kind == "intent" and last.intent is None:
+            last.intent = entry.payload
         settles = kind in ("resolved", "late_reply") and _concludes(entry.payload)
         if settles or kind in ("result", "replayed", "refused"):
             last.payload, last.final = entry.payload, kind
@@ -146,7 +151,7 @@ def _concludes(payload: str) -> bool:
     return "value" in body or "unsavable" in body
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Attempted:
     """How one attempt ended."""
 
@@ -155,7 +160,7 @@ class Attempted:
     failure: Failure | None = None
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Operating:
     """One logical operation while the driver works on it."""
 
@@ -223,6 +228,12 @@ class Driver:
         self._stopped: BaseException | None = None
         self._inside: str | None = None
         self._cancel = any(entry.kind == "cancel_requested" for entry in entries)
+        self._commands_waiting = row.commands > 0
+        self._begun = {(e.step, e.key) for e in entries if e.kind == "intent"}
+        self._met = {(e.step, e.key) for e in entries if e.kind == "parked" and e.key is not None}
+        #: what others have just said about an operation, by (tool, key)
+        self._words: dict[tuple[str, str], str] = {}
+        self._disputed = _disputes(entries)
         self._slots: list[Slot] = []
         self._next = 0
         self._counts: Counter[str] = Counter()
@@ -249,7 +260,10 @@ class Driver:
             self._drive()
         except StoreStopped as stop:
             raise stop.error from stop.error.__cause__
-        except (KeyboardInterrupt, SystemExit) as interrupt:
+        except Stop:
+            raise
+        except BaseException as interrupt:
+            # From the keyboard, or from user code: asyncio's CancelledError, sys.exit().
             self._stopped = interrupt
             with suppress(LeaseLost, StoreError):  # what we cannot give back will end by itself
                 self._store.release(self._lease, self._clock.now(), type(interrupt).__name__)
@@ -260,7 +274,7 @@ class Driver:
     def _drive(self) -> None:
         self._reach("run", "run_claimed")
         try:
-            self._consume_commands(self._row.commands)
+            self._consume_commands()
         except Suspended as stop:
             self._end_suspended(stop)
             self._reach("run", "end_saved")
@@ -280,7 +294,7 @@ class Driver:
         except Suspended as stop:
             self._end_suspended(stop)
         except Cancelled:
-            self._append("cancelled", payload="{}", ends="cancelled")
+            self._end_cancelled()
         except Stop:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a workflow raises ends its run
@@ -307,7 +321,7 @@ class Driver:
         if isinstance(stop, Suspended):
             self._end_suspended(stop)
         elif isinstance(stop, Cancelled):
-            self._append("cancelled", payload="{}", ends="cancelled")
+            self._end_cancelled()
         else:
             assert stop is not None
             raise stop from error
@@ -318,19 +332,53 @@ class Driver:
         except UnsavableValue as error:
             self._end_failed(error)
             return
+        unknown = self._left_unknown()
+        if unknown is not None:
+            self._end_suspended(unknown)
+            return
         payload = f'{{"value":{text}}}'
         self._append("completed", payload=payload, ends="completed", progress=True, **parts)
 
     def _end_failed(self, error: Exception) -> None:
         if self._next < len(self._slots):
             # Saved work is left over, an unknown call perhaps: the code is not the one it was.
-            what = f"the workflow's end ({type(error).__name__}: {error})"
+            what = f"the workflow's end ({_told(error)})"
             self._end_suspended(self._mismatched(self._slots[self._next], what))
+            return
+        unknown = self._left_unknown()
+        if unknown is not None:
+            self._end_suspended(unknown)
             return
         saved = values.dump_error(error)
         self._append("failed", payload=_text({"error": saved}), ends="failed", progress=True)
 
+    def _end_cancelled(self) -> None:
+        unknown = self._left_unknown()
+        if unknown is None:
+            self._append("cancelled", payload="{}", ends="cancelled")
+        else:
+            self._end_suspended(unknown)
+
+    def _left_unknown(self) -> Suspended | None:
+        """Why the run may not end yet: an operation of its own has no outcome."""
+        if not self._begun:
+            return None
+        for row in self._read(self._store.operations_of, self._row):
+            unknown = protocol.outcome(row.status, row.contract) is protocol.Outcome.UNKNOWN
+            if unknown and (row.tool, row.key) in self._begun:
+                return Suspended(
+                    "needs_decision",
+                    f"unknown: {row.tool} {_short(row.key)} was begun, and the run would end "
+                    "without asking for it again",
+                    step=row.tool,
+                    key=row.key,
+                )
+        return None
+
     def _end_suspended(self, stop: Suspended) -> None:
+        if self._cancel and stop.place.get("why") == "mismatch":
+            self._end_cancelled()  # the code that does not fit is not needed for that
+            return
         self._append(
             "parked" if stop.status == "needs_decision" else "waiting",
             step=stop.place.get("step"),
@@ -407,8 +455,7 @@ class Driver:
             self._stop(lost)
         except StoreError as error:
             self._stop(StoreStopped(error))
-        if waiting and "ends" not in parts and "consumes" not in parts:
-            self._consume_commands(waiting)
+        self._commands_waiting = bool(waiting) and "ends" not in parts
 
     def _with_limits(self, payload: str) -> str:
         """The remainder of every level, and the end of a turn the first time it is saved."""
@@ -449,6 +496,11 @@ class Driver:
     def _mismatch(self, slot: Slot, asked: str) -> NoReturn:
         self._stop(self._mismatched(slot, asked))
 
+    def _other_arguments(self, slot: Slot, op: Operating) -> NoReturn:
+        """A stored outcome belongs to the request it was made for, and to no other."""
+        del op
+        self._mismatch(slot, "it with other arguments")
+
     def _mismatched(self, slot: Slot, asked: str) -> Suspended:
         return Suspended(
             "needs_decision",
@@ -479,12 +531,14 @@ class Driver:
 
     def _begin_new_work(self, name: str, key: str | None) -> None:
         """A cancel request or a limit that has fired stops new work here."""
+        self._consume_commands()
         if self._cancel:
             self._stop(Cancelled())
         limit = self._tightest()
         if limit is not None and limit.remaining(self._clock.monotonic()) <= 0.0:
             # A user's stop that waits already is not turned into a time-out.
-            self._consume_commands(1)
+            self._commands_waiting = True
+            self._consume_commands()
             if self._cancel:
                 self._stop(Cancelled())
             error = DeadlineExceeded(limit.level, limit.name, f"{name!r} was not begun")
@@ -500,8 +554,7 @@ class Driver:
     ) -> Any:
         """See ``Context.step``."""
         self._ready()
-        if type(name) is not str or not name:
-            name = name_text("step name", name)
+        name = name_text("step name", name)
         if not callable(function):
             raise InvalidField(name, f"a step needs a function, got {type(function).__name__}")
         self._counts[name] += 1
@@ -513,8 +566,6 @@ class Driver:
         slot = self._saved_slot("step", name, None)
         if slot is not None:
             return self._give_back(slot.payload or "", codec)
-        if not name.isascii():
-            name_text("step name", name)
         self._begin_new_work(name, None)
         if self._watched:
             self._incarnation.busy = (name, occurrence, 1)
@@ -548,7 +599,7 @@ class Driver:
         """See ``Context.sleep``."""
         self._ready()
         name_text("timer name", name)
-        wait = seconds("seconds", duration)
+        wait = ahead("seconds", duration)
         slot = self._saved_slot("timer", name, None)
         if slot is not None and slot.final:
             return
@@ -566,7 +617,7 @@ class Driver:
         """See ``Context.wait_for``."""
         self._ready()
         name_text("signal name", name)
-        limit = None if timeout is None else seconds("timeout", timeout)
+        limit = None if timeout is None else ahead("timeout", timeout)
         slot = self._saved_slot("wait", name, None)
         if slot is not None and slot.final:
             return self._give_back(slot.payload or "", values.PLAIN)
@@ -583,8 +634,15 @@ class Driver:
         elif until is not None and self._clock.now() >= until:
             error = DeadlineExceeded("wait", name, "no signal came")
             payload = _text({"error": values.dump_error(error)})
+        elif self._stopping() == protocol.DEADLINE:
+            limit_ = self._tightest()
+            assert limit_ is not None
+            error = DeadlineExceeded(limit_.level, limit_.name, f"no signal {_short(name)} came")
+            payload = _text({"error": values.dump_error(error)})
         else:
-            self._wait_outside(f"waits for the signal {_short(name)}", name, until)
+            self._wait_outside(
+                f"waits for the signal {_short(name)}", name, self._wake_by_limit(until)
+            )
         self._received[name] += "value" in json.loads(payload)
         self._append("received", step=name, payload=payload, progress=True)
         return self._give_back(payload, values.PLAIN)
@@ -602,6 +660,14 @@ class Driver:
         self._append(kind, step=name, payload=_text(told), progress=True)
         self._reach(name, "wait_saved")
 
+    def _wake_by_limit(self, until: float | None) -> float | None:
+        """A waiting run is looked at when its limit fires, so that it ends then and not never."""
+        remaining = self._remaining()
+        if remaining is None:
+            return until
+        ends = round(self._clock.now() + remaining + 5e-7, 6)
+        return ends if until is None else min(until, ends)
+
     def _wait_outside(self, reason: str, name: str, wake: float | None) -> NoReturn:
         """Give the run back until the time or the signal comes: a waiting run holds no lease."""
         if self._cancel:
@@ -613,7 +679,7 @@ class Driver:
         """See ``Context.turn``."""
         self._ready()
         name_text("turn name", name)
-        own = seconds("timeout", timeout)
+        own = ahead("timeout", timeout)
         self._turns[name] += 1
         nth = self._turns[name]
         label = f"turn {name}{self._where}" + (f" #{nth}" if nth > 1 else "")
@@ -641,9 +707,14 @@ class Driver:
         self._counts[tool.name] += 1
         op = Operating(tool, key, args, kwargs, arguments, self._counts[tool.name])
         slot = self._saved_slot("call", tool.name, key)
-        if slot is None:
+        if slot is None and (tool.name, key) in self._met:
+            # Another run was at work on it when this one stopped here; that may be settled now.
+            self._look_again(op)
+        elif slot is None:
             self._begin_new_work(tool.name, key)
         elif slot.payload is not None:
+            if slot.intent is not None and arguments not in slot.intent:
+                self._other_arguments(slot, op)
             return self._give_back(slot.payload, tool.returns, tool.errors)
         else:
             op.ours = True
@@ -658,6 +729,13 @@ class Driver:
         """Ask ``decide``, do what it says, until the operation has an outcome."""
         while True:
             try:
+                self._consume_commands()
+                told = self._words.pop((op.tool.name, op.key), None)
+                if told is not None:
+                    self._look_again(op)
+                    if op.ours and _concludes(told):
+                        return self._give_back(told, op.tool.returns, op.tool.errors)
+                self._check_undisputed(op)
                 late = self._take_late_reply(op)
                 if late is not None and self._unresolved(op):
                     return self._save_late_reply(op, late)
@@ -687,6 +765,18 @@ class Driver:
             except OperationMoved:
                 self._look_again(op)
 
+    def _check_undisputed(self, op: Operating) -> None:
+        """Where two answers differ about 'not executed', nothing is sent before a person decides."""
+        row = op.row
+        if row is not None and row.status == "REFUSED" and (row.tool, row.key) in self._disputed:
+            self._stop(_contradiction(row.tool, row.key, row.status))
+
+    def _contract(self, op: Operating) -> protocol.Contract:
+        """The contract that decides: of an unknown operation the stricter of saved and declared."""
+        if op.row is None or not self._unresolved(op):
+            return op.tool.contract
+        return protocol.stricter(op.tool.contract, op.row.contract)
+
     def _decide(
         self,
         op: Operating,
@@ -711,7 +801,7 @@ class Driver:
             probes=op.probes,
         )
         draw = 0.0 if failure is None else self._around.rng.random()
-        return protocol.decide(record, request, op.tool.contract, op.tool.policy, now, draw)
+        return protocol.decide(record, request, self._contract(op), op.tool.policy, now, draw)
 
     def _record(self, row: OperationRow, now: float) -> Record:
         elsewhere = row.run != self._row.run and row.run_token == row.token
@@ -780,8 +870,10 @@ class Driver:
                 self._row.account, op.tool.name, op.key, op.arguments, op.tool.contract.effect,
                 protocol.after(status, event), 1, sent or 0.0, None, None,
             )  # fmt: skip
+        # A new attempt is made under the contract of today; what follows belongs to that attempt.
+        contract = op.tool.contract.effect if event is Event.INTENT else row.contract
         return Change(
-            row.account, row.tool, row.key, row.arguments, row.contract,
+            row.account, row.tool, row.key, row.arguments, contract,
             protocol.after(status, event), attempts or row.attempts,
             row.sent if sent is None else sent, not_before, (row.status, row.attempts), concludes,
         )  # fmt: skip
@@ -819,6 +911,11 @@ class Driver:
         # A tool without a limit of its own does not hold the lease for a whole session.
         held = None if tool.timeout is None else seconds_left
         self._note(op, "intent", intent, change, limit=held, wait=seconds_left)
+        self._begun.add((tool.name, op.key))
+        self._consume_commands()
+        if (tool.name, op.key) in self._words:
+            op.ours = True
+            raise OperationMoved(op.key)  # somebody knows how it ended: nothing is sent
         if self._cancel and decision.event is Event.INTENT:
             # The commit that saved the intent brought the request to stop: nothing was sent.
             told = _text({"because": "cancelled before it was sent"})
@@ -861,30 +958,21 @@ class Driver:
             return tool.function(handle, *args, **kwargs)
 
         began = clock.monotonic()
-        self._inside = f"tool {tool.name}"
         abandoned: Abandoned | None = None
         value: Any = None
         error: Exception | None = None
         try:
-            if tool.timeout is None or clock.kind != "system":
-                value = work()
-            else:
-                assert ends is not None
-                left = max(0.0, ends - clock.monotonic())
-                abandoned, value = self._around.workers.run(
-                    work, left, self._incarnation, self._identity(op)
-                )
+            what = f"tool {tool.name}"
+            abandoned, value = self._bounded(op, what, work, ends, attempt=True)
         except Exception as raised:  # noqa: BLE001 - whatever a tool raises is judged
             error = raised
-        finally:
-            self._inside = None
         if self._incarnation.dead is not None:
             self._stop(self._incarnation.dead)
         over = tool.timeout is not None and ends is not None and clock.monotonic() > ends
         if abandoned is None and over and error is None:
             # Without a thread of its own the tool could not be left at its limit; its reply
             # is treated as what it is: one that came too late, and evidence.
-            abandoned = Abandoned.finished(value)
+            abandoned = Abandoned.finished(value, partial(_reply_text, tool))
         if abandoned is not None:
             self._around.workers.abandon(self._identity(op), abandoned)
             return self._timed_out(op, limit, clock.monotonic() - began)
@@ -892,9 +980,34 @@ class Driver:
             return Attempted(value)
         op.last_error = error
         judged = classify(
-            error, effect=tool.contract.effect is not Effect.NONE, now=self._clock.now()
+            error, effect=self._contract(op).effect is not Effect.NONE, now=self._clock.now()
         )
         return Attempted(None, error, judged)
+
+    def _bounded(
+        self,
+        op: Operating,
+        inside: str,
+        work: Callable[[], Any],
+        ends: float | None,
+        *,
+        attempt: bool,
+    ) -> tuple[Abandoned | None, Any]:
+        """Run the tool or its probe: (None, value), or (the job, None) once ``ends`` has passed.
+
+        A tool with a limit runs on a thread of its own, where it can be left; any other, and
+        every tool on a virtual clock, in this one. Raises what ``work`` raised.
+        """
+        self._inside = inside
+        try:
+            if op.tool.timeout is None or self._clock.kind != "system":
+                return None, work()
+            assert ends is not None
+            left = max(0.0, ends - self._clock.monotonic())
+            job = Abandoned(work, self._incarnation, dump=partial(_reply_text, op.tool))
+            return self._around.workers.run(job, left, self._identity(op) if attempt else None)
+        finally:
+            self._inside = None
 
     def _timed_out(self, op: Operating, limit: Limit | None, took: float) -> Attempted:
         assert limit is not None
@@ -903,7 +1016,7 @@ class Driver:
         )
         op.last_error = error
         kind = FailureKind.UNKNOWN
-        if op.tool.contract.effect is Effect.NONE:
+        if self._contract(op).effect is Effect.NONE:
             kind = FailureKind.TRANSIENT
         return Attempted(None, error, Failure(kind, f"no reply before the {limit.level} limit"))
 
@@ -944,9 +1057,11 @@ class Driver:
         row = op.row
         saved = None if row is None else self._read(self._store.reply_of, row)
         body = json.loads(payload)
-        if saved is not None and json.loads(saved).get("value") == body.get("value"):
+        agrees = row is not None and row.status == "SUCCEEDED"
+        if agrees and saved is not None and json.loads(saved).get("value") == body.get("value"):
             raise OperationMoved(op.key)
-        self._append("late_reply", step=op.tool.name, key=op.key, payload=_text({"conflict": body}))
+        told = {"conflict": body, "saved": row.status if row else None}
+        self._append("late_reply", step=op.tool.name, key=op.key, payload=_text(told))
         self._stop(_contradiction(op.tool.name, op.key, row.status if row else "nothing"))
 
     def _save_failure(self, op: Operating, attempted: Attempted) -> None:
@@ -991,7 +1106,7 @@ class Driver:
         if reason == protocol.DEADLINE:
             limit = self._tightest()
             level, name = (limit.level, limit.name) if limit else ("session", "session")
-            last = f"; last error: {type(error).__name__}: {error}" if error else ""
+            last = f"; last error: {_told(error)}" if error is not None else ""
             known = "not executed" if op.row is not None else "not begun"
             return DeadlineExceeded(level, name, f"{op.tool.name} is {known}{last}")
         if error is not None:
@@ -1007,7 +1122,8 @@ class Driver:
     def _wait(self, op: Operating, decision: Wait) -> None:
         if decision.reason == protocol.IN_PROGRESS:
             self._clock.sleep(max(LEAST_WAIT, min(POLL, decision.seconds)))
-            self._consume_commands(1)  # nothing is appended while we wait for another run
+            self._commands_waiting = True  # nothing is appended here that would tell us
+            self._consume_commands()
             self._look_again(op)
             return
         self._clock.sleep(decision.seconds)
@@ -1026,20 +1142,25 @@ class Driver:
         handle = CallHandle(op.key, op.row.attempts, self._lease.token, self._clock, ends)
         op.probes += 1
         problem = None
+        probe = op.tool.probe
         try:
-            answer = op.tool.probe(handle)
+            what = f"probe of {op.tool.name}"
+            left, answer = self._bounded(op, what, lambda: probe(handle), ends, attempt=False)
+            if left is not None:
+                answer, problem = Probed.STILL_UNKNOWN, "no answer before the limit"
         except Exception as error:  # noqa: BLE001 - a probe that fails has told nothing
-            answer, problem = Probed.STILL_UNKNOWN, f"{type(error).__name__}: {error}"
+            answer, problem = Probed.STILL_UNKNOWN, _told(error)
         if self._incarnation.dead is not None:
             self._stop(self._incarnation.dead)
         if not isinstance(answer, Found | Probed):
-            problem = f"a probe answers Found(…), Absent or StillUnknown, not {answer!r}"
+            kind = type(answer).__name__
+            problem = f"a probe answers Found(…), Absent or StillUnknown, and this one a {kind}"
             answer = Probed.STILL_UNKNOWN
         self._reach(op.tool.name, "probe_answered", op.occurrence, op.row.attempts)
         record = self._record(op.row, self._clock.now())
         probed = answer if isinstance(answer, Probed) else None
         event = protocol.probe_event(
-            record, op.tool.contract, isinstance(answer, Found), probed, asked
+            record, self._contract(op), isinstance(answer, Found), probed, asked
         )
         if isinstance(answer, Found):
             payload, value = _reply_payload(op.tool, answer.result, {"basis": "probe: found"})
@@ -1080,7 +1201,9 @@ class Driver:
 
     def _refuse(self, op: Operating, reason: str) -> NoReturn:
         """The call ends here without (another) attempt."""
-        if op.ours and self._unresolved(op) and op.tool.contract.effect is not Effect.NONE:
+        # A run that names an unknown operation does not end, though another run began it.
+        named = op.ours or (reason != protocol.ARGUMENTS_DIFFER and self._names(op, reason))
+        if named and self._unresolved(op) and self._contract(op).effect is not Effect.NONE:
             why = {
                 protocol.ARGUMENTS_DIFFER: "the code now asks for other arguments than were sent",
                 protocol.IN_PROGRESS: f"run {op.row.run_id if op.row else ''!r} is working on it",
@@ -1105,6 +1228,10 @@ class Driver:
         payload = _text({"error": saved, "why": reason})
         self._append("refused", step=op.tool.name, key=op.key, payload=payload, progress=True)
         raise values.load_error(saved, op.tool.errors)
+
+    def _names(self, op: Operating, reason: str) -> bool:
+        waited = reason == protocol.IN_PROGRESS and not self._cancel
+        return waited or (op.tool.name, op.key) in self._met
 
     def _park(self, op: Operating, reason: str) -> NoReturn:
         self._stop(
@@ -1144,10 +1271,15 @@ class Driver:
 
     # -- commands --------------------------------------------------------------------------
 
-    def _consume_commands(self, waiting: int) -> None:
-        """Do what others asked for, by appending it."""
-        if not waiting:
+    def _consume_commands(self) -> None:
+        """Do what others asked for, by appending it.
+
+        Called where the driver decides what comes next, and nowhere else: before new work, at
+        each decision about an operation, and between an intent and its sending.
+        """
+        if not self._commands_waiting:
             return
+        self._commands_waiting = False
         conflict: Suspended | None = None
         for command in self._read(self._store.waiting_commands, self._row.run):
             body = json.loads(command.payload)
@@ -1173,7 +1305,22 @@ class Driver:
         row = self._read(self._store.read_operation, self._row.account, tool, key)
         entry = "resolved" if kind == "resolve" else "late_reply"
         change = None
-        if row is not None and row.status in ("DISPATCHED", "RESENT"):
+        disputed = (tool, key) in self._disputed and row is not None and row.status == "REFUSED"
+        # A word is about the attempts that its person saw, and about no later one.
+        timely = row is not None and body.get("attempts", row.attempts) == row.attempts
+        told: dict[str, Any]
+        kept = {name: body[name] for name in _WORDS if name in body}
+        if disputed and timely and body.get("outcome") == "not_executed":
+            told = kept
+            self._disputed.discard((tool, key))
+        elif (
+            row is not None
+            and timely
+            and (
+                row.status in ("DISPATCHED", "RESENT")
+                or (disputed and body.get("outcome") == "completed")
+            )
+        ):
             event = {
                 None: Event.LATE_REPLY,
                 "completed": Event.RESOLVED_COMPLETED,
@@ -1184,16 +1331,22 @@ class Driver:
                 row.account, tool, key, row.arguments, row.contract, status.value, row.attempts,
                 row.sent, None, (row.status, row.attempts), concludes=status is Status.SUCCEEDED,
             )  # fmt: skip
-            kept = ("value", "unsavable", "outcome", "by")
-            told: dict[str, Any] = {name: body[name] for name in kept if name in body}
+            told = kept
         else:
             told = {"conflict": body, "saved": None if row is None else row.status}
-        self._append_entry(
-            entry, _text(told), step=tool, key=key, change=change, consumes=command,
-            progress=change is not None,
-        )  # fmt: skip
-        if kind == "resolve" or change is not None or row is None or row.status == "SUCCEEDED":
+        try:
+            self._append_entry(
+                entry, _text(told), step=tool, key=key, change=change, consumes=command,
+                progress=change is not None,
+            )  # fmt: skip
+        except OperationMoved:  # another run was quicker: judge the word anew
+            return self._settle(kind, body, command)
+        if change is not None:
+            self._words[tool, key] = _text(told)
+            self._disputed.discard((tool, key))
+        if row is None or not _contradicts(told):
             return None
+        self._disputed.add((tool, key))
         return _contradiction(tool, key, row.status)
 
     def _append_entry(self, kind: str, payload: str, **parts: Any) -> None:
@@ -1281,6 +1434,10 @@ def _reply_payload(tool: Tool, value: Any, more: dict[str, Any] | None = None) -
     return f'{{"value":{text}{tail}}}', tool.returns.load(text)
 
 
+def _reply_text(tool: Tool, value: Any) -> str:
+    return _reply_payload(tool, value)[0]
+
+
 def _saved_limits(entries: list[Entry]) -> tuple[dict[str, float], dict[str, float]]:
     """The least remainder and the absolute end (wall) saved for each level."""
     left: dict[str, float] = {}
@@ -1319,6 +1476,36 @@ def _contradiction(tool: str, key: str, saved: str) -> Suspended:
         key=key,
         why="conflict",
     )
+
+
+#: What is kept of a person's word or a late reply.
+_WORDS = ("value", "unsavable", "outcome", "by")
+
+
+def _contradicts(told: dict[str, Any]) -> bool:
+    """Whether an entry keeps an answer that differs from the outcome saved before it."""
+    if "conflict" not in told or told.get("saved") is None:
+        return False
+    says_completed = told["conflict"].get("outcome", "completed") == "completed"
+    return bool(says_completed != (told["saved"] == "SUCCEEDED"))
+
+
+def _disputes(entries: list[Entry]) -> set[tuple[str, str]]:
+    """(tool, key) of the operations about which two answers differ and no person has decided."""
+    open_: set[tuple[str, str]] = set()
+    for entry in entries:
+        if entry.kind in ("resolved", "late_reply") and entry.step and entry.key:
+            told = json.loads(entry.payload)
+            if _contradicts(told):
+                open_.add((entry.step, entry.key))
+            elif "conflict" not in told:
+                open_.discard((entry.step, entry.key))
+    return open_
+
+
+def _told(error: Exception) -> str:
+    """An error in one line; one that cannot describe itself is named by its type."""
+    return f"{type(error).__name__}: {values.dump_error(error)['message']}"
 
 
 def _short(text: str) -> str:

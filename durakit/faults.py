@@ -123,8 +123,11 @@ class CrashAt:
 
     @property
     def seed(self) -> str:
-        """This crash as one word, for ``parse`` on any machine: ``effect_done@send_email``."""
-        named = f"{self.point}@{self.place}"
+        """This crash as one word, for ``parse`` on any machine: ``effect_done@send_email``.
+
+        A + in the place is written twice, so that one between two seeds joins them.
+        """
+        named = f"{self.point}@{(self.place or '').replace('+', '++')}"
         parts = [named if self.number is None else str(self.number)]
         for letter, value in (("o", self.occurrence), ("a", self.attempt), ("i", self.incarnation)):
             if value != 1:
@@ -136,7 +139,9 @@ class CrashAt:
     @classmethod
     def parse(cls, seed: str) -> CrashAt:
         """The crash that ``seed`` names. Raises InvalidField for text that is none."""
-        head, at, place = seed.partition("@")
+        if "+" in seed.replace("++", ""):
+            raise InvalidField("seed", f"{seed!r} names two crashes: dk.sweep(…, only=seed)")
+        head, at, place = seed.replace("++", "+").partition("@")
         *marks, last = head.split(":")
         values: dict[str, Any] = {}
         names = {"o": "occurrence", "a": "attempt", "i": "incarnation"}

@@ -22,16 +22,16 @@ import functools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import pydantic
 
 from durakit import changes, values
 from durakit.define import Workflow, register
-from durakit.driver import Context, Driver, Slot
+from durakit.driver import Context, Driver, Operating, Slot
 from durakit.errors import (
+    ArgumentsDiffer,
     InvalidField,
-    Suspended,
     UnloadableValue,
     UnsavableValue,
     WorkflowChanged,
@@ -159,7 +159,7 @@ def machine(
     return declared
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class _Saved:
     """The last saved state, and what is needed to save the next one as changes."""
 
@@ -243,7 +243,11 @@ class MachineDriver(Driver):
             after = marks[-1].seq
             self._slots = [slot for slot in self._slots if slot.seq > after]
         if version != self._workflow.version:
-            saved.form = self._workflow.migrated(saved.form, version)
+            try:
+                saved.form = self._workflow.migrated(saved.form, version)
+            except Exception as error:  # noqa: BLE001 - the run is as it was; only code is wrong
+                why = f"of version {version} could not be migrated ({type(error).__name__})"
+                self._unloadable("state", UnloadableValue(why))
             self._loaded(saved.form)
             self._append_checkpoint(saved, saved.form, saved.transition, whole=True)
         return saved
@@ -257,6 +261,16 @@ class MachineDriver(Driver):
                     raise values.load_error(json.loads(slot.payload or "{}")["error"])
                 return slot
         return None
+
+    def _other_arguments(self, slot: Slot, op: Operating) -> NoReturn:
+        """A plan made anew may word it otherwise; it is refused as in the first life."""
+        saved = json.loads(slot.intent or "{}").get("arguments", "")
+        raise ArgumentsDiffer(f"key {op.key!r} of tool {op.tool.name}", saved, op.arguments)
+
+    def _begin_new_work(self, name: str, key: str | None) -> None:
+        """While a call of the re-entered transition is open, what leads to it is recovery."""
+        if key is not None or not any(s.kind == "call" and not s.final for s in self._slots):
+            super()._begin_new_work(name, key)
 
     def _save_step(self, name: str, occurrence: int, payload: str) -> None:
         """Steps wait for the checkpoint that ends their transition."""
@@ -287,15 +301,9 @@ class MachineDriver(Driver):
 
     def _finish(self, saved: _Saved, done: Done) -> None:
         """End, unless an operation is left without an outcome."""
-        for row in self._read(self._store.operations_of, self._row):
-            if row.status in ("DISPATCHED", "RESENT") and row.run == self._row.run:
-                raise Suspended(
-                    "needs_decision",
-                    f"unknown: {row.tool} {row.key!r} was begun, and the machine ended without "
-                    "asking for it again",
-                    step=row.tool,
-                    key=row.key,
-                )
+        unknown = self._left_unknown()
+        if unknown is not None:
+            raise unknown
         result = saved.form if done.result is None else done.result
         self._end_completed(result, values.PLAIN)
 

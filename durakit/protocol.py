@@ -29,7 +29,7 @@ although nothing can be unknown outside; its rerun is an event of its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -113,6 +113,8 @@ TRANSITIONS: dict[tuple[Status, Event], Status] = {
     (_S.RESENT, _E.RESOLVED_COMPLETED): _S.SUCCEEDED,
     (_S.DISPATCHED, _E.RESOLVED_NOT_EXECUTED): _S.REFUSED,
     (_S.RESENT, _E.RESOLVED_NOT_EXECUTED): _S.REFUSED,
+    # Only where a late reply or another person has contradicted 'not executed'.
+    (_S.REFUSED, _E.RESOLVED_COMPLETED): _S.SUCCEEDED,
 }
 
 #: What a status says about the outside world. NEW is missing on purpose: a row that is not
@@ -134,6 +136,22 @@ FAILURE_EVENTS: dict[FailureKind, Event] = {
 }
 
 
+#: Statuses that leave an operation's outcome open.
+UNRESOLVED = frozenset(status for status, said in OUTCOMES.items() if said is Outcome.UNKNOWN)
+
+
+def outcome(status: str, contract: str) -> Outcome:
+    """What the disk's word about an operation means for the outside world.
+
+    A tool without outside effect (contract ``none``) leaves nothing to be unknown: without a
+    saved result it counts as not executed, and runs again.
+    """
+    said = OUTCOMES[Status(status)]
+    if said is Outcome.UNKNOWN and contract == Effect.NONE:
+        return Outcome.NOT_EXECUTED
+    return said
+
+
 def after(status: Status, event: Event) -> Status:
     """The status after ``event``. Raises KeyError for an event that cannot happen there."""
     return TRANSITIONS[status, event]
@@ -152,6 +170,24 @@ class Contract:
     can_probe: bool = False
     on_unknown: str | None = None
     """a lesson's override: 'resend', 'probe' or 'park'"""
+
+
+#: Effects, from the one that permits most to the one that permits least.
+_STRICTNESS = (Effect.NONE, Effect.IDEMPOTENT, Effect.QUERYABLE, Effect.OPAQUE)
+
+
+def stricter(declared: Contract, saved: str) -> Contract:
+    """The contract of an unknown operation: what was promised when it was sent stands.
+
+    A tool declared anew with a weaker ``effect`` than the one ``saved`` with the intent does not
+    make a guess out of an unknown.
+    """
+    effect = Effect(saved) if saved in set(Effect) else Effect.OPAQUE
+    if _STRICTNESS.index(effect) <= _STRICTNESS.index(declared.effect):
+        return declared
+    # A tool 'without effect' declares no window: nobody knows how long the key is remembered.
+    window = 0.0 if declared.effect is Effect.NONE else declared.window
+    return replace(declared, effect=effect, window=window)
 
 
 @dataclass(frozen=True)

@@ -14,20 +14,21 @@ from datetime import UTC, datetime
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
-from durakit import changes, faults, values
+from durakit import changes, faults, protocol, values
 from durakit.clock import Clock, SystemClock
-from durakit.deadline import seconds
+from durakit.deadline import ahead, seconds
 from durakit.define import Workflow, find_workflow, name_text
 from durakit.driver import LEAST_WAIT, POLL, Driver, Surroundings
 from durakit.errors import (
     ArgumentsDiffer,
     DamagedFile,
-    DurakitError,
     InvalidField,
     LeaseLost,
     RunNotFinished,
+    RunNotFound,
     SimulatedCrash,
-    UnsavableValue,
+    Stop,
+    Suspended,
     UsageError,
     WorkflowChanged,
     WorkflowNotFound,
@@ -35,7 +36,6 @@ from durakit.errors import (
 from durakit.faults import Boundary, CrashAt, Incarnation
 from durakit.items import Items
 from durakit.machine import Machine, MachineDriver, check_version, state_at
-from durakit.protocol import OUTCOMES, Status
 from durakit.store import FINAL_STATUSES, OPEN_STATUSES, Claimed, Entry, OperationRow, RunRow, Store
 from durakit.workers import Workers
 
@@ -58,6 +58,7 @@ class Run:
     def __init__(self, runtime: Runtime, row: RunRow, *, existed: bool = False) -> None:
         self._runtime = runtime
         self._number = row.run
+        self._last = row
         self.id = row.id
         self.account = row.account
         self.workflow = row.workflow
@@ -69,7 +70,15 @@ class Run:
         """what the latest drive has to say: owned elsewhere, code changed, …"""
 
     def _row(self) -> RunRow:
-        return self._runtime._store.find_run(self.account, self.id)  # noqa: SLF001 - one module
+        store = self._runtime._store  # noqa: SLF001 - one module
+        try:
+            self._last = store.find_run(self.account, self.id)
+        except RunNotFound:
+            # A memory that died with its process: the run is what we last saw, and gone.
+            if not store.memory or self.crash is None:
+                raise
+            return self._last._replace(explained=None)
+        return self._last
 
     @property
     def status(self) -> str:
@@ -89,6 +98,18 @@ class Run:
         if "error" in body:
             return f"{body['error']['type']}: {body['error']['message']}"
         return str(body.get("reason", ""))
+
+    @property
+    def why(self) -> str:
+        """One word for why the run is parked or waits.
+
+        ``unknown``, ``mismatch``, ``conflict``, ``no progress`` or ``waiting``; empty otherwise.
+        """
+        row = self._row()
+        if row.explained is None or row.status not in ("needs_decision", "waiting"):
+            return ""
+        body = json.loads(self._runtime._store.read_entry(row.run, row.explained).payload)  # noqa: SLF001
+        return str(body.get("why", ""))
 
     @property
     def result(self) -> Any:
@@ -254,7 +275,7 @@ class Runtime:
         # The system's generator has no state: forked children do not draw the same waits.
         self._rng = rng or random.SystemRandom()
         self._owner = name_text("owner", owner or f"driver-{os.urandom(6).hex()}")
-        self._lease = seconds("lease", lease)
+        self._lease = ahead("lease", lease)
         self._settle = seconds("settle", settle)
         self._store = Store(path, clock_kind=self._clock.kind, durability=durability)
         self._workers = Workers()
@@ -325,7 +346,7 @@ class Runtime:
                 "workflow", f"declare it with @dk.workflow; got {type(workflow).__name__}"
             )
         name_text("id", id)
-        limit = None if deadline is None else seconds("deadline", deadline)
+        limit = None if deadline is None else ahead("deadline", deadline)
         form = workflow.parameters.dump(args, kwargs)
         given = values.digest(form)
         self._store.check_clock()
@@ -362,16 +383,15 @@ class Runtime:
         """
         _check_crash(crash)
         incarnation = self._incarnation(crash, 1)
+        run = self.start(workflow, *args, id=id, deadline=deadline, **kwargs)
         try:
-            run = self.start(workflow, *args, id=id, deadline=deadline, **kwargs)
             if not run.existed:
                 incarnation.reach("run", "run_saved")
         except SimulatedCrash as died:
             self._bury(None)
-            run = Run(self, self._store.find_run(self.account, id))
             run.crash = died
             return run
-        if self._store.find_run(self.account, id).status in FINAL_STATUSES:
+        if run.status in FINAL_STATUSES:
             return run
         return self._drive(run, workflow, incarnation, by_hand=False)
 
@@ -393,7 +413,23 @@ class Runtime:
         return self._drive(run, workflow, self._incarnation(crash, row.token + 1), by_hand=True)
 
     def _matching_workflow(self, row: RunRow) -> Workflow:
-        workflow = find_workflow(row.workflow)
+        try:
+            workflow = find_workflow(row.workflow)
+            self._check_version(row, workflow)
+        except (WorkflowNotFound, WorkflowChanged) as error:
+            if not self._is_cancelled(row):
+                raise
+            return _without_code(row, error)
+        return workflow
+
+    def _is_cancelled(self, row: RunRow) -> bool:
+        """Whether somebody has asked for the run's end, which needs none of its code."""
+        wishes = [command.kind for command in self._store.waiting_commands(row.run)]
+        kinds = [entry.kind for entry in self._store.read_journal(row.run)]
+        return "cancel" in wishes or "cancel_requested" in kinds
+
+    def _check_version(self, row: RunRow, workflow: Workflow) -> None:
+        """Raises WorkflowChanged where ``workflow`` is not the one that the run was begun with."""
         if isinstance(workflow, Machine):
             check_version(workflow, self._state_version(row), row.id)
         elif workflow.version != row.version:
@@ -402,7 +438,6 @@ class Runtime:
                 f"version {workflow.version} is defined here: define the old code to finish it, "
                 "or cancel the run. Nothing was run"
             )
-        return workflow
 
     def _state_version(self, row: RunRow) -> int:
         """Under which version a machine's last state was saved."""
@@ -425,6 +460,7 @@ class Runtime:
                 f"this Runtime is driving run {self._driving!r}; a Runtime drives one run at a "
                 "time, so open another one on the same file"
             )
+        self._check_version(self._store.find_run(run.account, run.id), workflow)
         self._driving = run.id
         owner = f"{self._owner}/{self._incarnations}"
         try:
@@ -438,9 +474,11 @@ class Runtime:
             if not isinstance(claimed, Claimed):
                 run.note = self._why_not(claimed)
                 return run
+            # A name that was used by an earlier Runtime of this process lives again.
+            _dead.discard((self._store.name, owner))
             if claimed.parked:
                 return run
-            if claimed.row.source != workflow.source:
+            if claimed.row.source != workflow.source and "code has changed" not in run.note:
                 run.note = "the code has changed since the run was saved"
             incarnation.number = claimed.lease.token
             around = Surroundings(
@@ -457,6 +495,9 @@ class Runtime:
                 run.crash = died
             except LeaseLost as lost:
                 run.note = f"owned elsewhere: {lost}"
+                # It will never write again, so whatever it still seems to hold is free.
+                declare_dead(self._store.name, owner)
+                self._incarnations += 1
         except BaseException:
             # An interrupt or a store that failed ended this incarnation; a lease that it could
             # not give back is free to its successor in this process.
@@ -496,7 +537,9 @@ class Runtime:
         table: pd.DataFrame = _tables().recovery(self._recover(wait))
         return table
 
-    def _recover(self, wait: float = 0) -> list[tuple[str, str, str, str]]:
+    def _recover(
+        self, wait: float = 0, *, crash: CrashAt | None = None
+    ) -> list[tuple[str, str, str, str]]:
         if isinstance(wait, bool) or not wait >= 0:
             raise InvalidField("wait", f"needs seconds, got {wait!r}")
         ends = self._clock.monotonic() + wait
@@ -507,7 +550,7 @@ class Runtime:
             for row in self._store.list_runs(self.account, OPEN_STATUSES):
                 if row.id in done and done[row.id][1] != "owned":
                     continue
-                line = self._recover_one(row)
+                line = self._recover_one(row, crash)
                 owned = owned or line[1] == "owned"
                 done[row.id] = line
             left = ends - self._clock.monotonic()
@@ -515,7 +558,7 @@ class Runtime:
                 return list(done.values())
             self._clock.sleep(max(LEAST_WAIT, min(POLL, left)))
 
-    def _recover_one(self, row: RunRow) -> tuple[str, str, str, str]:
+    def _recover_one(self, row: RunRow, crash: CrashAt | None) -> tuple[str, str, str, str]:
         asleep = row.wake is None or row.wake > self._clock.now()
         if row.status == "waiting" and not row.commands and asleep:
             return row.id, "waiting", row.status, Run(self, row).reason
@@ -524,13 +567,18 @@ class Runtime:
         try:
             workflow = self._matching_workflow(row)
             run = self._drive(
-                Run(self, row), workflow, self._incarnation(None, row.token + 1), by_hand=False
-            )
+                Run(self, row), workflow, self._incarnation(crash, row.token + 1),
+                by_hand=row.status == "needs_decision",  # a person has said something about it
+            )  # fmt: skip
             status = run.status
+            if run.crash is not None:
+                return row.id, "crashed", status, str(run.crash)
             if run.note.startswith("owned"):
                 return row.id, "owned", status, run.note
             return row.id, "driven", status, run.note or run.reason
-        except DurakitError as error:
+        except (KeyboardInterrupt, SystemExit, Stop):
+            raise
+        except BaseException as error:  # noqa: BLE001 - asyncio's CancelledError, say, of a tool
             return row.id, "error", row.status, f"{type(error).__name__}: {error}"
 
     def _hand_in_late_replies(self) -> None:
@@ -547,10 +595,7 @@ class Runtime:
             if late is None:
                 continue
             body: dict[str, Any] = {"tool": tool, "key": key, "by": "late reply"}
-            try:
-                body["value"] = json.loads(values.plain_json(late.value))
-            except UnsavableValue as error:
-                body["unsavable"] = {"path": error.path, "reason": error.reason}
+            body.update(json.loads(late.saved()))
             self._store.add_command(row, "late_reply", json.dumps(body), self._clock.now())
             self._workers.late(identity)  # only now: a full disk does not lose the evidence
 
@@ -582,20 +627,36 @@ class Runtime:
         name_text("by", by)
         row = self._store.find_run(self.account, name_text("id", id))
         operation = self._find_operation(row, name_text("key", key), tool)
-        if operation.status not in ("DISPATCHED", "RESENT"):
-            known = OUTCOMES[Status(operation.status)].value
+        if operation.status not in ("DISPATCHED", "RESENT") and not self._is_disputed(
+            row, operation
+        ):
+            known = outcome_of(operation)
             raise UsageError(
                 f"operation {key!r} is not unknown: it is {known}. Nothing was changed"
             )
         body: dict[str, Any] = {
             "tool": operation.tool, "key": key, "outcome": outcome, "by": by,
+            "attempts": operation.attempts,
         }  # fmt: skip
         if outcome == "completed":
-            body["value"] = json.loads(values.plain_json(result))
+            dump = getattr(result, "model_dump", None)
+            plain = dump(mode="json") if callable(dump) else result
+            body["value"] = json.loads(values.plain_json(plain))
         self._store.add_command(row, "resolve", json.dumps(body), self._clock.now())
         run = Run(self, row, existed=True)
         run.note = "noted; rt.recover() or rt.resume(id) goes on"
         return run
+
+    def _is_disputed(self, row: RunRow, operation: OperationRow) -> bool:
+        """Whether the run is parked because something contradicts that it was not executed."""
+        if row.status != "needs_decision" or row.explained is None:
+            return False
+        entry = self._store.read_entry(row.run, row.explained)
+        return (
+            operation.status == "REFUSED"
+            and (entry.step, entry.key) == (operation.tool, operation.key)
+            and json.loads(entry.payload).get("why") == "conflict"
+        )
 
     def _find_operation(self, row: RunRow, key: str, tool: str | None) -> OperationRow:
         found = [
@@ -686,6 +747,16 @@ def _progress(entries: list[Entry]) -> dict[str, Any]:
     return {"steps": steps, "operations": operations}
 
 
+def _without_code(row: RunRow, error: Exception) -> Workflow:
+    """Stands for a workflow that is not defined here, where a run has only to be cancelled."""
+
+    def gone(ctx: Any) -> None:
+        del ctx
+        raise Suspended("needs_decision", str(error), why="mismatch")
+
+    return Workflow(gone, version=row.version, name=row.workflow)
+
+
 def _check_crash(crash: object) -> None:
     if crash is not None and not isinstance(crash, CrashAt):
         raise InvalidField("crash", f"needs a dk.CrashAt, got {crash!r}")
@@ -693,7 +764,7 @@ def _check_crash(crash: object) -> None:
 
 def outcome_of(operation: OperationRow) -> str:
     """What the disk's word about an operation means: completed, not_executed or unknown."""
-    return OUTCOMES[Status(operation.status)].value
+    return protocol.outcome(operation.status, operation.contract).value
 
 
 def _tables() -> ModuleType:

@@ -129,7 +129,7 @@ class Command(NamedTuple):
     time: float
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Lease:
     """The right to append to one run: held by one incarnation, checked by its ``token``.
 
@@ -215,7 +215,8 @@ _OPERATION_INSERT = (
     "ON CONFLICT DO NOTHING"
 )
 _OPERATION_UPDATE = (
-    "UPDATE operation SET status = ?, attempts = ?, sent = ?, not_before = ?, run = ?, token = ?, "
+    "UPDATE operation SET contract = ?, "
+    "status = ?, attempts = ?, sent = ?, not_before = ?, run = ?, token = ?, "
     "reply = coalesce(?, reply) "
     "WHERE account = ? AND tool = ? AND key = ? AND status = ? AND attempts = ?"
 )
@@ -248,6 +249,7 @@ class Store:
         self._clock_kind = clock_kind
         self._wait = wait
         self._frozen: SimulatedCrash | None = None
+        self._closed = False
         self._process = os.getpid()
         self._local = threading.local()
         self._all: list[sqlite3.Connection] = []
@@ -286,6 +288,8 @@ class Store:
         """This thread's connection; a forked child must open the file itself."""
         if self._frozen is not None:
             raise self._frozen
+        if self._closed:
+            raise UsageError(f"{self.name}: this Runtime is closed; open the file again")
         if self._shared is not None:
             return self._shared
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
@@ -329,6 +333,7 @@ class Store:
         ``wait`` bounds the wait for other writers, in seconds. Raises a StoreError.
         """
         connection = self._connection()
+        self._check_place()
         if self._lock is not None:
             self._lock.acquire()
         try:
@@ -347,6 +352,14 @@ class Store:
         finally:
             if self._lock is not None:
                 self._lock.release()
+
+    def _check_place(self) -> None:
+        """What is written to a file that was removed or replaced is lost with our last handle."""
+        if self.path is not None and _identity(self.path) != self._identity:
+            raise MisplacedFile(
+                f"{self.name}: was removed or replaced while it was open here; nothing was "
+                "written. Put it back, or open the new one"
+            )
 
     @contextmanager
     def _translating(self) -> Iterator[None]:
@@ -391,6 +404,7 @@ class Store:
         """Close every connection."""
         if self._process != os.getpid():
             return  # a forked child must not close what its parent has open
+        self._closed = True
         for connection in [*self._all, *([self._shared] if self._shared else [])]:
             connection.close()
         self._all.clear()
@@ -435,7 +449,8 @@ class Store:
         """The run's row. Raises RunNotFound."""
         rows = self._read(_RUN + " WHERE account = ? AND id = ?", (account, id))
         if not rows:
-            raise RunNotFound(f"no run {id!r} in {self.name} (account {account!r})")
+            gone = "; what is in memory only is gone with its incarnation" if self.memory else ""
+            raise RunNotFound(f"no run {id!r} in {self.name} (account {account!r}){gone}")
         return RunRow(*rows[0])
 
     def list_runs(self, account: str | None, statuses: Collection[str] = ()) -> list[RunRow]:
@@ -539,12 +554,16 @@ class Store:
             (_place(row.run, 0), _place(row.run + 1, 0)),
         ).fetchall()
         digest = self._linked(_seed(row), 1, row.run, rows)
+        self._check_reach(row, rows)
+        return [Entry(*found[:-1]) for found in rows], digest
+
+    def _check_reach(self, row: RunRow, rows: list[Any]) -> None:
+        """Check that the whole journal ``rows`` has the entry that the run's row knows of."""
         if not 0 < row.seq <= len(rows) or rows[row.seq - 1][-1] != row.digest:
             raise DamagedFile(
                 f"{self.name}: run {row.id!r}: its journal does not reach entry {row.seq}, which "
                 "the run knows of. Nothing was changed"
             )
-        return [Entry(*found[:-1]) for found in rows], digest
 
     def _linked(self, digest: bytes, first: int, run: int, rows: list[Any]) -> bytes:
         """Check that ``rows``, from entry ``first``, continue ``digest``; returns the last one."""
@@ -649,19 +668,22 @@ class Store:
     def read_journal(self, run: int, after: int = 0, until: int | None = None) -> list[Entry]:
         """The run's entries above number ``after``, up to ``until``. Raises DamagedFile."""
         end = _place(run + 1, 0) if until is None else _place(run, until + 1)
+        # The run's row first: what it knows of must be in the journal that is read after it.
+        saved = self._read(_RUN + " WHERE run = ?", (run,))
+        if not saved:
+            return []  # it has been pruned
+        row = RunRow(*saved[0])
         rows = self._read(
             "SELECT seq, kind, step, key, attempt, token, time, payload, digest "
             "FROM journal WHERE place >= ? AND place < ? ORDER BY place",
             (_place(run, after), end),
         )
+        before = _seed(row)
         if after:
             before = rows.pop(0)[-1] if rows else b""
-        else:
-            saved = self._read(_RUN + " WHERE run = ?", (run,))
-            if not saved:
-                return []  # it has been pruned
-            before = _seed(RunRow(*saved[0]))
         self._linked(before, after + 1, run, rows)
+        if until is None and not after:
+            self._check_reach(row, rows)
         return [Entry(*row[:-1]) for row in rows]
 
     def read_entry(self, run: int, seq: int) -> Entry:
@@ -697,7 +719,10 @@ class Store:
                 leased=None, claims=0, commands=0, wake=None,
             )  # fmt: skip
             digest, token, last = _seed(new), 0, 0
-            for entry in self._verified(c, row)[0][:at]:
+            entries = self._verified(c, row)[0][:at]
+            if entries[-1].kind in FINAL_STATUSES:
+                raise InvalidField("at", f"entry {at} is the run's end: nothing comes after it")
+            for entry in entries:
                 told = (number, *entry)
                 digest, token, last = _chain(digest, told), entry.token, entry.seq
                 c.execute(_INSERT, _journal_row(told, digest))
@@ -814,6 +839,7 @@ def _apply(
         done = c.execute(
             _OPERATION_UPDATE,
             (
+                change.contract,
                 change.status, change.attempts, change.sent, change.not_before, run, token,
                 seq if change.concludes else None,
                 change.account, change.tool, change.key, *change.was,

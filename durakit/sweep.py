@@ -6,51 +6,44 @@ or in a child process killed with SIGKILL. A second driver recovers it, and the 
 what the *world's own ledger* says with the reference. The runtime's belief is only ever judged,
 never asked.
 
-A child process is forked, by a new interpreter that has imported the workflow's module (or by
-this process for a workflow that is defined in a notebook cell, where the platform can fork). It
-opens its files itself; this process opens them after it has reaped the child.
+With two crashes per schedule the recovery dies too, at each boundary that it passes where it is
+left alone, and a third driver recovers. The second crash begins with a copy of what the first has
+left, so the first is not lived again for each; from there every schedule has files of its own.
+
+A schedule is one word, its *seed*: the seeds of its crashes (``CrashAt.seed``) joined by ``+``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
-import json
 import os
-import random
+import re
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from durakit import faults, runtime
-from durakit.clock import ManualClock
-from durakit.define import Workflow, find_workflow, register
-from durakit.errors import InvalidField, UsageError
+from durakit import values
+from durakit.define import Workflow, name_text
+from durakit.errors import InvalidField
 from durakit.faults import Boundary, CrashAt
-from durakit.runtime import Runtime
-from durakit.store import Store
+from durakit.kill import Children, Mode, can_fork, children
+from durakit.lives import Ending, Seen, Task
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Mode = Literal["simulated", "process"]
-
-#: Called twice for each crash that was reached, with ``"crashed"`` and then ``"recovered"``, its
-#: seed and the folder whose files (``run.db``, ``world/``) are then as that moment left them. It
-#: may read, and must leave no file open.
+#: Called twice for each schedule whose crashes were reached, with ``"crashed"`` (the last of them)
+#: and then ``"recovered"``, its seed and the folder whose files (``run.db``, ``world/``) are then
+#: as that moment left them. It may read, and must leave no file open.
 Watch = Callable[[Literal["crashed", "recovered"], str, Path], None]
 
-#: Virtual seconds between the last thing that a dead run left and its recovery.
-RESTART = 1.0
-#: Virtual seconds after which whatever was still on its way has arrived.
-SETTLED = 86_400.0
+#: Called with how many schedules are done, and how many there are as far as is known.
+Progress = Callable[[int, int], object]
 
 SAFE = "safe"
 HANDED_OVER = "safe: handed over as unknown"
@@ -61,14 +54,19 @@ STUCK = "stuck"
 BLIND_GUESS = "blind guess"
 NOT_REACHABLE = "not reachable"
 
-#: Points that only a world with a hook can report, and what a world calls to report the second
-#: fate of a request.
+#: Points that only a world with a hook can report.
 _WORLD_POINTS = ("request_sent", "effect_done")
+
+#: Free bytes without which a disk in memory is not used.
+_ROOM = 1 << 30
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """One row of the sweep: where the run died, what recovery made of it, and the verdict."""
+    """One row of the sweep: where the run died, what recovery made of it, and the verdict.
+
+    The columns from ``number`` to ``fate`` are those of the first crash.
+    """
 
     number: int
     place: str
@@ -77,12 +75,16 @@ class Schedule:
     attempt: int
     fate: str
     seed: str
-    """this crash as one word, see ``CrashAt.parse``"""
+    """the whole schedule as one word, for ``sweep(…, only=seed)``; of a single crash also for
+    ``CrashAt.parse``"""
     effects: int | None
     """rows in the world's ledger at the end"""
     status: str
     verdict: str
     detail: str
+    incarnation: int = 1
+    then: str = ""
+    """where the recovery died too: the second crash as a seed, empty for a single one"""
 
     @property
     def good(self) -> bool:
@@ -98,6 +100,8 @@ class Report:
     mode: Mode
     reference: int
     schedules: tuple[Schedule, ...]
+    ending: str = ""
+    """how the run ends without a crash, where that is not as ``completed``: status and why"""
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -111,60 +115,88 @@ class Report:
 
     @property
     def counterexample(self) -> str | None:
-        """The first crash that breaks it, as a seed for ``CrashAt.parse``; None if none does.
+        """The seed of the smallest schedule that breaks it, for ``only=``; None if none does.
 
-        A guess that went well counts only where nothing worse was found.
+        One crash is smaller than two, an earlier one than a later one. A guess that went well
+        counts only where nothing worse was found.
         """
-        bad = [s for s in self.schedules if not s.good and s.verdict != NOT_REACHABLE]
-        worst = [s for s in bad if s.verdict != BLIND_GUESS] or bad
-        return worst[0].seed if worst else None
+        return smallest(s for s in self.schedules if not s.good and s.verdict != NOT_REACHABLE)
 
     def table(self) -> pd.DataFrame:
         """One row per schedule.
 
-        Columns: number, place, point, attempt, fate, effects, status, verdict, detail.
+        Columns: number, place, point, attempt, fate, effects, status, verdict, detail; and where
+        they say something, incarnation and then (see ``Schedule``).
         """
         from durakit import tables  # noqa: PLC0415 - pandas is loaded with the first table
 
-        return tables.sweep(self.rows)
+        table = tables.sweep(self.rows)
+        for name, place in (("then", 5), ("incarnation", 0)):
+            if name in _columns(self.schedules):
+                table.insert(place, name, [getattr(s, name) for s in self.schedules])
+        return table
 
     def text(self) -> str:
         """The table as plain text, and the summary under it."""
-        columns = ("number", "place", "point", "fate", "effects", "status", "verdict")
-        lines = [columns, *([str(row[c]) for c in columns] for row in self.rows)]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
-        body = [
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-            for line in lines
-        ]
-        return "\n".join([*body, "", self.summary()])
+        return f"{as_text(self.schedules)}\n\n{self.summary()}"
 
     def summary(self) -> str:
         """One line: how many schedules, how many of each verdict, the counterexample."""
         counts = Counter(schedule.verdict for schedule in self.schedules)
         found = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
+        pairs = sum(1 for schedule in self.schedules if schedule.then)
+        told = f"{len(self.schedules) - pairs} crashes" + (f" and {pairs} pairs" if pairs else "")
         crash = self.counterexample
         tail = f"; smallest counterexample: {crash}" if crash else ""
+        ending = f" ({self.ending})" if self.ending else ""
         return (
-            f"{self.workflow}: {len(self.schedules)} crashes ({self.mode}), "
-            f"{self.reference} effect(s) without a crash: {found}{tail}"
+            f"{self.workflow}: {told} ({self.mode}), "
+            f"{self.reference} effect(s) without a crash{ending}: {found}{tail}"
         )
 
     def __repr__(self) -> str:
         return f"<sweep of {self.summary()}>"
 
 
-@dataclass(frozen=True)
-class _Ending:
-    """What is left after one schedule, for the judge."""
+def smallest(bad: Iterable[Schedule]) -> str | None:
+    """The seed of the smallest of ``bad`` schedules, which stand in the sweep's order."""
+    ordered = sorted(bad, key=lambda s: (s.verdict == BLIND_GUESS, bool(s.then)))
+    return ordered[0].seed if ordered else None
 
-    status: str
-    reason: str
-    result: str
-    effects: tuple[tuple[str, str], ...]
-    keys: frozenset[str]
-    operations: tuple[tuple[str, str, str], ...]
-    blind: bool
+
+def as_text(schedules: Sequence[Schedule]) -> str:
+    """A table of some schedules, one line for each under a line of headings."""
+    columns = _columns(schedules)
+    lines = [columns, *([str(getattr(s, c)) for c in columns] for s in schedules)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _columns(schedules: Sequence[Schedule]) -> list[str]:
+    later = any(s.incarnation > 1 for s in schedules)
+    pairs = any(s.then for s in schedules)
+    return [
+        *(["incarnation"] if later else []), "number", "place", "point", "fate",
+        *(["then"] if pairs else []), "effects", "status", "verdict",
+    ]  # fmt: skip
+
+
+def parse_seed(seed: str) -> tuple[CrashAt, ...]:
+    """The crashes, one or two, of the schedule that ``seed`` names. Raises InvalidField."""
+    # A + that belongs to a place stands twice, and no seed begins with one: so of an odd number
+    # in a row the last one joins.
+    parts = re.findall(r"(?:[^+]|\+\+)+", seed, re.DOTALL)
+    if "+".join(parts) != seed or len(parts) > 2:
+        raise InvalidField("seed", f"one crash, or two joined by +; got {seed!r}")
+    return tuple(CrashAt.parse(part) for part in parts or [seed])
+
+
+def join_seeds(crashes: Iterable[CrashAt]) -> str:
+    """The seed of a schedule: ``parse_seed`` gives the crashes back."""
+    return "+".join(crash.seed for crash in crashes)
 
 
 def sweep(
@@ -172,66 +204,64 @@ def sweep(
     /,
     *args: Any,
     world: Any,
+    crashes: Literal[1, 2] = 1,
     mode: Mode = "simulated",
     deadline: float | None = None,
+    signals: Mapping[str, Any] | None = None,
     keep: str | os.PathLike[str] | None = None,
     seed: int = 0,
     only: str | None = None,
+    progress: bool | Progress | None = None,
     watch: Watch | None = None,
     **kwargs: Any,
 ) -> Report:
     """Crash ``workflow(*args)`` at every boundary, recover, and judge by the world's ledger.
 
-    ``world``: has ``fresh(folder)`` (from now on it lives in that folder; an empty folder is an
-    empty world) and ``effects()`` (rows with tool, key, digest), and where it can
-    ``listen(hook)``; a ``clock`` attribute is set to the sweep's virtual clock. It is put back
-    into its own ``folder`` at the end, where it tells one. ``mode``: ``"simulated"``, or
-    ``"process"`` for a child killed by SIGKILL at each point. ``keep``: a folder in which each
-    schedule's files stay. ``seed``: of the waits that are drawn. ``only``: the one crash to try, as
-    its seed. ``watch``: see ``Watch``.
+    ``workflow``: a workflow or a machine. ``world``: has ``fresh(folder)`` (from now on it lives in
+    that folder, which may be a copy; an empty folder is an empty world) and ``effects()`` (rows
+    with tool, key, digest), and where it can ``listen(hook)``; a ``clock`` attribute is set to
+    the sweep's virtual clock. It is put back into its own ``folder`` at the end, where it tells
+    one.
+
+    ``crashes``: 2 also crashes each recovery at every boundary of its own, and recovers that.
+    ``mode``: ``"simulated"``, or ``"process"`` for a child killed by SIGKILL at each point.
+    ``signals``: what ``ctx.wait_for`` is told, by name, each time that the run waits for it; timers
+    end by themselves, in virtual time. ``keep``: a folder in which each schedule's files stay.
+    ``seed``: of the waits that are drawn. ``only``: the one schedule to try, as its seed, whatever
+    ``crashes`` says. ``progress``: True for a line on the terminal, or a function of how many are
+    done and how many there are. ``watch``: see ``Watch``.
 
     A new interpreter has the world as its module defines it: what this process has changed in
     it since (a profile, a plan of faults) is not known there.
 
-    Raises UsageError where the workflow cannot be run at all, or a child cannot be made here.
+    Raises UsageError where the workflow cannot be run at all or waits for ever, or a child cannot
+    be made here; InvalidField.
     """
     if not isinstance(workflow, Workflow):
         raise InvalidField("workflow", f"declare it with @dk.workflow; got {workflow!r}")
     if mode not in ("simulated", "process"):
         raise InvalidField("mode", f"'simulated' or 'process', got {mode!r}")
+    if isinstance(crashes, bool) or crashes not in (1, 2):
+        raise InvalidField("crashes", f"1 or 2 in a schedule, got {crashes!r}")
     for verb in ("fresh", "effects"):
         if not callable(getattr(world, verb, None)):
             raise InvalidField("world", f"needs {verb}(); {type(world).__name__} has none")
+    for name, value in (signals or {}).items():
+        name_text("signals", name)
+        values.plain_json(value)
+    wanted = None if only is None else parse_seed(only)
     form = workflow.parameters.dump(args, kwargs)
-    register(workflow)  # recovery finds it by name, and another of that name may be around
-    with _home(keep) as home, _borrowed(world):
-        task = _Task(workflow, form, world, deadline, seed)
-        hooked = callable(getattr(world, "listen", None))
+    with _home(keep) as home, _borrowed(world), _telling(progress, workflow.name) as tell:
+        task = Task(workflow, form, world, deadline, seed, dict(signals or {}))
         boundaries, reference = task.reference(home / "reference")
-        schedules = []
-        with _children(task, mode) as children:
-            for crash, boundary in _crashes(boundaries, hooked):
-                if only not in (None, crash.seed):
-                    continue
-                folder = home / f"{boundary.number:03}-{boundary.point}-{crash.fate}"
-                if not hooked and boundary.point in _WORLD_POINTS:
-                    schedules.append(_unreachable(boundary, crash, "the world has no hook"))
-                    continue
-                reached = (
-                    task.crash(folder, crash) if children is None else children.kill(folder, crash)
-                )
-                if not reached:
-                    why = "the world cannot hold a request" if crash.fate == "late" else "the run "
-                    why += "" if crash.fate == "late" else "took another way"
-                    schedules.append(_unreachable(boundary, crash, why))
-                    continue
-                if watch is not None:
-                    watch("crashed", crash.seed, folder)
-                ending = task.recover(folder)
-                if watch is not None:
-                    watch("recovered", crash.seed, folder)
-                schedules.append(_judged(boundary, crash, ending, reference))
-    return Report(workflow.name, mode, len(reference.effects), tuple(schedules))
+        with children(task, mode) as kids:
+            bench = _Bench(task, home, reference, kids, watch, tell, kept=keep is not None)
+            if wanted is None:
+                schedules = bench.every(boundaries, pairs=crashes == 2)
+            else:
+                schedules = [bench.single(boundaries, wanted)]
+    how = f"{reference.status}: {reference.reason}" if reference.status != "completed" else ""
+    return Report(workflow.name, mode, len(reference.effects), tuple(schedules), how)
 
 
 @contextlib.contextmanager
@@ -243,11 +273,23 @@ def _home(keep: str | os.PathLike[str] | None) -> Iterator[Path]:
             raise InvalidField("keep", f"{home} is not empty")
         yield home
         return
-    folder = tempfile.mkdtemp(prefix="durakit-sweep-")
+    folder = tempfile.mkdtemp(prefix="durakit-sweep-", dir=_memory_disk())
     try:
         yield Path(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _memory_disk() -> str | None:
+    """A disk in memory, where there is one with room: no file of a sweep outlives it.
+
+    What a killed process has written is there as on any other disk; only the power takes it.
+    """
+    disk = "/dev/shm"  # noqa: S108 - mkdtemp makes a folder of our own there
+    if "TMPDIR" in os.environ or not os.path.isdir(disk):  # noqa: PTH112 - beside os.access
+        return None
+    usable = os.access(disk, os.W_OK | os.X_OK) and shutil.disk_usage(disk).free > _ROOM
+    return disk if usable else None
 
 
 @contextlib.contextmanager
@@ -263,70 +305,221 @@ def _borrowed(world: Any) -> Iterator[None]:
             world.fresh(folder)
 
 
-def _crashes(boundaries: list[Boundary], hooked: bool) -> Iterator[tuple[CrashAt, Boundary]]:
+# -- the schedules -------------------------------------------------------------------------
+
+
+class _Point(NamedTuple):
+    """One crash to try, and the boundary where it happens."""
+
+    crash: CrashAt
+    boundary: Boundary
+
+
+class _Lived(NamedTuple):
+    """A schedule of one crash that was tried, and what a second one begins with."""
+
+    point: _Point
+    schedule: Schedule
+    left: Path
+    """a copy of what the crash has left; not there where nothing was asked for"""
+    recovery: list[Boundary]
+    """what the recovery came by"""
+
+
+def _points(boundaries: Iterable[Boundary], hooked: bool) -> Iterator[_Point]:
     """Every crash to try: each boundary once, and a request also with its other fate."""
+    names: set[tuple[Any, ...]] = set()
     for boundary in boundaries:
-        place = (boundary.place, boundary.point, boundary.occurrence, boundary.attempt)
-        yield CrashAt(*place), boundary
+        name = (boundary.place, boundary.point, boundary.occurrence, boundary.attempt)
+        where: tuple[Any, ...] = (*name, boundary.incarnation)
+        if where in names:  # a probe that is put again, a tool that sends twice: by its number
+            where = (boundary.number, None, 1, 1, boundary.incarnation)
+        names.add(where)
+        yield _Point(CrashAt(*where), boundary)
         if boundary.point == "request_sent":
-            yield CrashAt(*place, fate="late"), boundary
+            yield _Point(CrashAt(*where, fate="late"), boundary)
         if not hooked and boundary.point == "intent_saved":
             for point in _WORLD_POINTS:
-                named = replace(boundary, point=point)
-                yield CrashAt(boundary.place, point, *place[2:]), named
+                crash = CrashAt(boundary.place, point, *name[2:], boundary.incarnation)
+                yield _Point(crash, replace(boundary, point=point))
 
 
-def _unreachable(boundary: Boundary, crash: CrashAt, why: str) -> Schedule:
-    return _row(boundary, crash, None, "", NOT_REACHABLE, why)
+class _Bench:
+    """Tries schedules, each in a folder of its own, and judges how they end."""
+
+    def __init__(
+        self,
+        task: Task,
+        home: Path,
+        reference: Ending,
+        kids: Children | None,
+        watch: Watch | None,
+        tell: Progress,
+        *,
+        kept: bool,
+    ) -> None:
+        self._task = task
+        self._home = home
+        self._reference = reference
+        self._kids = kids
+        self._watch = watch
+        self._tell = tell
+        self._kept = kept
+        self._hooked = callable(getattr(task.world, "listen", None))
+        self._last: Path | None = None
+
+    def every(self, boundaries: list[Boundary], *, pairs: bool) -> list[Schedule]:
+        """All schedules of one crash, and then with ``pairs`` all of two."""
+        points = list(_points(boundaries, self._hooked))
+        lived = []
+        for number, point in enumerate(points, 1):
+            lived.append(self._first(number, point, pairs=pairs))
+            self._tell(number, len(points))
+        schedules = [first.schedule for first in lived]
+        follow = [list(_points(first.recovery, self._hooked)) for first in lived]
+        total = len(points) + sum(map(len, follow))
+        for number, (first, seconds) in enumerate(zip(lived, follow, strict=True), 1):
+            for nth, second in enumerate(seconds, 1):
+                schedules.append(self._second(f"{number:03}-{nth:03}", first, second))
+                self._tell(len(schedules), total)
+            shutil.rmtree(first.left, ignore_errors=True)
+        shutil.rmtree(self._home / "nowhere", ignore_errors=True)
+        return schedules
+
+    def single(self, boundaries: list[Boundary], crashes: tuple[CrashAt, ...]) -> Schedule:
+        """The one schedule that ``crashes`` is."""
+        first, second = crashes[0], crashes[1] if len(crashes) > 1 else None
+        point = self._find(boundaries, first)
+        if point is None:
+            return _unreachable(crashes, "the run never comes by there")
+        watch, self._watch = self._watch, None if second else self._watch
+        lived = self._first(1, point, pairs=second is not None)
+        self._watch = watch
+        if second is None:
+            return lived.schedule
+        if lived.schedule.verdict == NOT_REACHABLE:
+            return _unreachable(crashes, lived.schedule.detail)
+        point = self._find(lived.recovery, second)
+        if point is None:
+            return _unreachable(crashes, "the recovery never comes by there")
+        return self._second("001-001", lived, point)
+
+    def _find(self, boundaries: list[Boundary], crash: CrashAt) -> _Point | None:
+        for point in _points(boundaries, self._hooked):
+            if crash.matches(point.boundary) and crash.fate == point.crash.fate:
+                return _Point(crash, point.boundary)
+        return None
+
+    def _first(self, number: int, point: _Point, *, pairs: bool) -> _Lived:
+        """One crash and its recovery; with ``pairs`` what a second crash needs is kept."""
+        folder = self._home / f"{number:03}-{point.boundary.point}-{point.crash.fate}"
+        left = self._home / f"{number:03}-left"
+        why_not = self._die(folder, point, 1)
+        if why_not:
+            return _Lived(point, _unreachable([point.crash], why_not, [point]), left, [])
+        if pairs:
+            self._task.copy(folder, left)
+        recovery: list[Boundary] = []
+        seen = recovery.append if pairs else None
+        return _Lived(point, self._end(folder, [point], seen), left, recovery)
+
+    def _second(self, name: str, first: _Lived, point: _Point) -> Schedule:
+        """The recovery after the first crash dies too, and a third driver recovers."""
+        points = [first.point, point]
+        folder = self._home / f"{name}-{first.point.boundary.point}+{point.boundary.point}"
+        shutil.copytree(first.left, folder)
+        why_not = self._die(folder, point, 2)
+        if why_not:
+            return _unreachable([p.crash for p in points], why_not, points)
+        return self._end(folder, points, None)
+
+    def _die(self, folder: Path, point: _Point, life: int) -> str:
+        """Live up to the crash; why it cannot be reached, empty where it was."""
+        crash, boundary = point
+        if not self._hooked and boundary.point in _WORLD_POINTS:
+            return "the world has no hook"
+        dies = self._task.crash if self._kids is None else self._kids.kill
+        if dies(folder, crash, life):
+            return ""
+        if crash.fate == "late":
+            return "the world cannot hold a request"
+        return "the run took another way"
+
+    def _end(self, folder: Path, points: list[_Point], seen: Seen | None) -> Schedule:
+        """Recover what the last crash has left, and judge."""
+        seed = join_seeds(point.crash for point in points)
+        if self._watch is not None:
+            self._watch("crashed", seed, folder)
+        ending = self._task.recover(folder, len(points) + 1, seen=seen)
+        if self._watch is not None:
+            self._watch("recovered", seed, folder)
+        if not self._kept:
+            # The world is still in this folder, and has left the one before.
+            if self._last is not None:
+                shutil.rmtree(self._last, ignore_errors=True)
+            self._last = folder
+        verdict, detail = _verdict(ending, self._reference)
+        return _row(points, len(ending.effects), ending.status, verdict, detail)
+
+
+def _unreachable(
+    crashes: Sequence[CrashAt], why: str, points: Sequence[_Point] | None = None
+) -> Schedule:
+    """The row of a schedule that could not be tried; ``points`` None: of one that is nowhere."""
+    if points is None:
+        points = [
+            _Point(
+                c, Boundary(c.number or 0, c.place or "", c.point or "", c.occurrence, c.attempt,
+                            c.incarnation),
+            )
+            for c in crashes
+        ]  # fmt: skip
+    return _row(points, None, "", NOT_REACHABLE, why)
 
 
 def _row(
-    boundary: Boundary,
-    crash: CrashAt,
-    effects: int | None,
-    status: str,
-    verdict: str,
-    detail: str,
+    points: Sequence[_Point], effects: int | None, status: str, verdict: str, detail: str
 ) -> Schedule:
+    crash, boundary = points[0]
     return Schedule(
         boundary.number, boundary.place, boundary.point, boundary.occurrence, boundary.attempt,
-        crash.fate if boundary.point == "request_sent" else "", crash.seed, effects, status,
-        verdict, detail,
+        crash.fate if boundary.point == "request_sent" else "",
+        join_seeds(point.crash for point in points), effects, status, verdict, detail,
+        boundary.incarnation, points[1].crash.seed if len(points) > 1 else "",
     )  # fmt: skip
 
 
 # -- the judge -----------------------------------------------------------------------------
 
 
-def _judged(boundary: Boundary, crash: CrashAt, ending: _Ending, reference: _Ending) -> Schedule:
-    verdict, detail = _verdict(ending, reference)
-    return _row(boundary, crash, len(ending.effects), ending.status, verdict, detail)
-
-
-def _verdict(ending: _Ending, reference: _Ending) -> tuple[str, str]:
+def _verdict(ending: Ending, reference: Ending) -> tuple[str, str]:
     """Effects first, then the state of the run, then what the runtime believed."""
-    extra = Counter(ending.effects) - Counter(reference.effects)
-    missing = Counter(reference.effects) - Counter(ending.effects)
-    if extra and len(ending.effects) > len(reference.effects):
+    expected, found = Counter(reference.effects), Counter(ending.effects)
+    extra, missing = found - expected, expected - found
+    keys = Counter(reference.keys)
+    for (tool, key), count in Counter(ending.keys).items():
+        if count > max(1, keys[tool, key]):
+            return DUPLICATE, f"{count} effects under the key {key!r}"
+    if len(ending.effects) > len(reference.effects) or any(effect in expected for effect in extra):
         return DUPLICATE, f"{extra.total()} effect(s) more than without a crash"
     if extra:
         return WRONG_RESULT, "an effect with other content than without a crash"
     if ending.status in ("running", "waiting"):
         return STUCK, ending.reason or f"still {ending.status} after recovery"
+    happened, should = {key for _, key in ending.keys}, {key for _, key in reference.keys}
     believed = [
         f"{tool} {key!r} is {outcome}, and the ledger says otherwise"
         for tool, key, outcome in ending.operations
-        if (outcome == "completed" and key in reference.keys - ending.keys)
-        or (outcome == "not_executed" and key in ending.keys)
+        if (outcome == "completed" and key in should - happened)
+        or (outcome == "not_executed" and key in happened)
     ]
     if believed:
         return BLIND_GUESS, believed[0]
     if ending.blind:
         return BLIND_GUESS, "an unknown operation was sent again without proof; it went well"
     if ending.status == "needs_decision":
-        if reference.status != "needs_decision" and "unknown" not in ending.reason:
-            return STUCK, ending.reason
-        return HANDED_OVER, ending.reason
+        asked = ending.why == "unknown" or reference.status == "needs_decision"
+        return (HANDED_OVER if asked else STUCK), ending.reason
     if missing and ending.status == "completed":
         return LOST, f"{missing.total()} effect(s) less than without a crash"
     if (ending.status, ending.result) != (reference.status, reference.result):
@@ -334,255 +527,56 @@ def _verdict(ending: _Ending, reference: _Ending) -> tuple[str, str]:
     return SAFE, ""
 
 
-# -- one schedule --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Task:
-    """What is swept; the same object runs in this process and in a child."""
-
-    workflow: Workflow
-    form: str
-    world: Any
-    deadline: float | None
-    seed: int
-
-    def _open(self, folder: Path, owner: str, clock: ManualClock, salt: int) -> Runtime:
-        if hasattr(self.world, "clock"):
-            self.world.clock = clock
-        self.world.fresh(folder / "world")
-        return Runtime(
-            folder / "run.db", clock=clock, rng=random.Random(self.seed + salt),  # noqa: S311
-            world=self.world, owner=owner, durability="process",
-        )  # fmt: skip
-
-    def first_drive(
-        self, folder: Path, crash: CrashAt | None, *, kill: bool = False, seen: Any = None
-    ) -> tuple[Runtime, runtime.Run]:
-        """The run's first incarnation, in a fresh folder."""
-        folder.mkdir(parents=True, exist_ok=True)
-        rt = self._open(folder, "driver", ManualClock(), 0)
-        rt._kill, rt._seen = kill, seen  # noqa: SLF001 - the sweep is the runtime's own tool
-        args, kwargs = self.workflow.parameters.load(json.loads(self.form))
-        run = rt.run(
-            self.workflow, *args, id="sweep", deadline=self.deadline, crash=crash, **kwargs
-        )
-        return rt, run
-
-    def reference(self, folder: Path) -> tuple[list[Boundary], _Ending]:
-        """The uncrashed run: its boundaries, and how it ends."""
-        boundaries: list[Boundary] = []
-        rt, _ = self.first_drive(folder, None, seen=boundaries.append)
-        return boundaries, self._ending(rt)
-
-    def crash(self, folder: Path, crash: CrashAt) -> bool:
-        """Die at ``crash``, simulated; whether the run came by there."""
-        rt, run = self.first_drive(folder, crash)
-        rt.close()
-        return run.crash is not None
-
-    def recover(self, folder: Path) -> _Ending:
-        """A second driver finds what the first has left, and goes on."""
-        rt = self._open(folder, "recovery", ManualClock(_last_moment(folder) + RESTART), 1)
-        rt._recover()  # noqa: SLF001 - without pandas
-        return self._ending(rt)
-
-    def _ending(self, rt: Runtime) -> _Ending:
-        clock = rt._clock  # noqa: SLF001
-        assert isinstance(clock, ManualClock)
-        clock.advance(SETTLED)
-        run = rt.get("sweep")
-        effects = list(self.world.effects())
-        status = run.status
-        result = ""
-        if status in ("completed", "failed"):
-            try:
-                result = repr(run.result)
-            except Exception as error:  # noqa: BLE001 - the saved error is the result
-                result = f"{type(error).__name__}: {error}"
-        journal = rt._store.read_journal(run._number)  # noqa: SLF001
-        ending = _Ending(
-            status=status,
-            reason=run.reason,
-            result=result,
-            effects=tuple((str(e.get("tool")), str(e.get("digest"))) for e in effects),
-            keys=frozenset(str(e["key"]) for e in effects if e.get("key") is not None),
-            operations=tuple(
-                (o.tool, o.key, runtime.outcome_of(o))
-                for o in rt._store.operations_of(run._row())  # noqa: SLF001
-            ),
-            blind=any("a blind guess" in e.payload for e in journal if e.kind == "intent"),
-        )
-        rt.close()
-        return ending
-
-
-def _last_moment(folder: Path) -> float:
-    """The latest time on disk, journal and world alike: nothing else of a dead run is known."""
-    store = Store(folder / "run.db", clock_kind="manual", create=False)
-    moments = [entry.time for row in store.list_runs(None) for entry in store.read_journal(row.run)]
-    store.close()
-    return max(moments, default=ManualClock.START)
-
-
-# -- children that are killed for real -----------------------------------------------------
-
-
-def can_fork() -> bool:
-    """Whether this platform makes a child that shares this process's code."""
-    return hasattr(os, "fork") and sys.platform != "win32"
+# -- progress ------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def _children(task: _Task, mode: Mode) -> Iterator[_Children | None]:
-    if mode == "simulated":
-        yield None
-        return
-    children = _Children(task)
-    try:
-        yield children
-    finally:
-        children.close()
+def _telling(progress: bool | Progress | None, name: str) -> Iterator[Progress]:
+    """What the sweep tells its progress to."""
+    if progress is True:
+        line = _Line(name)
+        try:
+            yield line
+        finally:
+            line.close()
+    elif progress is None or progress is False:
+        yield lambda done, total: None  # noqa: ARG005
+    elif callable(progress):
+        yield progress
+    else:
+        raise InvalidField("progress", f"True, or a function of (done, total); got {progress!r}")
 
 
-class _Children:
-    """Makes one child per schedule and lets it die.
+class _Line:
+    """One line that is written over, where somebody sees it: on a terminal or in a notebook."""
 
-    ``where`` names the module and the world's name in it; None for a workflow that only this
-    process knows (a cell), which is forked from here.
-    """
+    def __init__(self, name: str) -> None:
+        self._name = "".join(c if c.isprintable() else "?" for c in name[:40])
+        self._stream = sys.stderr if _is_seen(sys.stderr) else None
+        self._shown = ""
 
-    def __init__(self, task: _Task) -> None:
-        self._task = task
-        self._where = _importable(task)
-        self._server: subprocess.Popen[str] | None = None
-        if self._where is None and not can_fork():
-            raise UsageError(
-                f"workflow {task.workflow.name!r} is defined in a notebook cell or a script, and "
-                "this platform cannot fork: move it, its tools and its world into a module for "
-                "the real kill"
-            )
-
-    def kill(self, folder: Path, crash: CrashAt) -> bool:
-        """Run to ``crash`` in a child that dies there; whether it did."""
-        folder.mkdir(parents=True, exist_ok=True)
-        if self._where is None:
-            died = _fork_and_wait(self._task, folder, crash)
-        else:
-            died = self._ask_server(folder, crash)
-        if died:
-            runtime.declare_dead(str((folder / "run.db").absolute()), "driver/1")
-        return died
-
-    def _ask_server(self, folder: Path, crash: CrashAt) -> bool:
-        if self._server is None:
-            self._server = self._start_server()
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        self._server.stdin.write(json.dumps([str(folder.absolute()), crash.seed]) + "\n")
-        self._server.stdin.flush()
-        answer = self._server.stdout.readline().strip()
-        if not can_fork():
-            # Without fork the new interpreter is itself the child, and dies for one schedule.
-            self.close()
-            return answer == ""
-        if answer not in ("killed", "ended"):
-            raise UsageError(f"the child process failed: {answer or 'see its message above'}")
-        return answer == "killed"
-
-    def _start_server(self) -> subprocess.Popen[str]:
-        assert self._where is not None
-        task = self._task
-        spec = {
-            "module": self._where[0], "world": self._where[1], "workflow": task.workflow.name,
-            "form": task.form, "deadline": task.deadline, "seed": task.seed,
-        }  # fmt: skip
-        code = "import sys; from durakit.sweep import serve; serve(sys.argv[1])"
-        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # noqa: PTH109
-        return subprocess.Popen(  # noqa: S603 - our own interpreter and code
-            [sys.executable, "-c", code, json.dumps(spec)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": path},
-        )
+    def __call__(self, done: int, total: int) -> None:
+        """Show it, a hundred times at most for each total."""
+        share = 100 * done // total
+        text = f"{self._name}: [{'#' * (share // 4):<25}] {share:3} % of {total}"
+        if self._stream is not None and text != self._shown:
+            self._stream.write(f"\r{text}")
+            self._stream.flush()
+            self._shown = text
 
     def close(self) -> None:
-        """End the helper interpreter."""
-        if self._server is not None:
-            for stream in (self._server.stdin, self._server.stdout):
-                if stream is not None:
-                    stream.close()
-            self._server.wait()
-            self._server = None
+        """End the line, where one was begun."""
+        if self._stream is not None and self._shown:
+            self._stream.write("\n")
 
 
-def _importable(task: _Task) -> tuple[str, str] | None:
-    """(module, name of the world in it) where a new interpreter can find both."""
-    name = task.workflow.function.__module__
-    module = sys.modules.get(name)
-    if name == "__main__" or module is None or getattr(module, "__file__", None) is None:
-        return None
-    for attribute, value in vars(module).items():
-        if value is task.world:
-            return name, attribute
-    return None
-
-
-def serve(text: str) -> None:
-    """In a new interpreter: fork one child per line of standard input, and tell how it ended."""
-    spec = json.loads(text)
-    # The answers have a stream of their own: what the user's module prints goes to stderr. An
-    # interrupt is the parent's to handle.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    module = importlib.import_module(spec["module"])
-    world = getattr(module, spec["world"])
-    task = _Task(
-        find_workflow(spec["workflow"]), spec["form"], world, spec["deadline"], spec["seed"]
-    )
-    for line in sys.stdin:
-        folder, seed = json.loads(line)
-        if can_fork():
-            died = _fork_and_wait(task, Path(folder), CrashAt.parse(seed))
-            print("killed" if died else "ended", file=answers, flush=True)
-        else:  # pragma: no cover - Windows
-            task.first_drive(Path(folder), CrashAt.parse(seed), kill=True)
-            print("ended", file=answers, flush=True)
-            return
-
-
-def _fork_and_wait(task: _Task, folder: Path, crash: CrashAt) -> bool:
-    child = os.fork()
-    if child == 0:  # pragma: no cover - it never returns
-        _live_and_die(task, folder, crash)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
-        return True
-    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
+def _is_seen(stream: Any) -> bool:
+    if stream is None:  # a process without a console
         return False
-    told = folder / "child.txt"
-    raise UsageError(
-        f"the child process failed: {told.read_text() if told.exists() else f'status {status}'}"
-    )
+    return bool(stream.isatty()) or type(stream).__module__.startswith("ipykernel")
 
 
-def _live_and_die(task: _Task, folder: Path, crash: CrashAt) -> None:
-    """In the child: fresh files only, nothing written to the parent's streams, no clean-up."""
-    code = 1
-    try:
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(nowhere, stream)
-        faults.current.incarnation = None
-        task.first_drive(folder, crash, kill=True)
-        code = 0
-    except BaseException as error:  # noqa: BLE001 - told to the parent
-        with contextlib.suppress(OSError):
-            (folder / "child.txt").write_text(f"{type(error).__name__}: {error}")
-    finally:
-        os._exit(code)
-
-
-__all__ = ["Report", "Schedule", "can_fork", "sweep"]
+__all__ = [
+    "Progress", "Report", "Schedule", "as_text", "can_fork", "join_seeds", "parse_seed",
+    "smallest", "sweep",
+]  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from durakit.protocol import OUTCOMES, Status
+from durakit.protocol import outcome
 from durakit.store import CheckpointRow, Entry, OperationRow, RunRow
 
 
@@ -76,7 +76,7 @@ def operations(rows: Sequence[OperationRow]) -> pd.DataFrame:
             "tool": [o.tool for o in rows],
             "key": [o.key for o in rows],
             "status": [o.status for o in rows],
-            "outcome": [OUTCOMES[Status(o.status)].value for o in rows],
+            "outcome": [outcome(o.status, o.contract).value for o in rows],
             "attempts": [o.attempts for o in rows],
             "contract": [o.contract for o in rows],
             "first_sent": _moments(o.first_sent for o in rows),

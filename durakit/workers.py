@@ -20,7 +20,7 @@ Identity = tuple[str, str, str, str]
 """(file, account, tool, key)"""
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Abandoned:
     """One piece of work, left or not: ``done`` is set when ``value`` or ``error`` is there."""
 
@@ -29,13 +29,20 @@ class Abandoned:
     done: threading.Event = field(default_factory=threading.Event)
     value: Any = None
     error: BaseException | None = None
+    dump: Callable[[Any], str] | None = None
+    """how the tool's reply is saved"""
 
     @classmethod
-    def finished(cls, value: Any) -> Abandoned:
+    def finished(cls, value: Any, dump: Callable[[Any], str]) -> Abandoned:
         """Work that is over already and whose reply came too late."""
-        job = cls(value=value)
+        job = cls(value=value, dump=dump)
         job.done.set()
         return job
+
+    def saved(self) -> str:
+        """The reply's saved form, by the tool's own return type."""
+        assert self.dump is not None
+        return self.dump(self.value)
 
     def join(self, seconds: float) -> bool:
         """Wait at most ``seconds`` for the work to end; whether it has."""
@@ -50,17 +57,13 @@ class Workers:
         self._left: dict[Identity, Abandoned] = {}
 
     def run(
-        self,
-        work: Callable[[], Any],
-        seconds: float,
-        incarnation: Incarnation,
-        identity: Identity | None = None,
+        self, job: Abandoned, seconds: float, identity: Identity | None
     ) -> tuple[Abandoned | None, Any]:
-        """Run ``work`` on a thread for at most ``seconds``: (None, value) or (job, None).
+        """Run ``job`` on a thread for at most ``seconds``: (None, value) or (job, None).
 
-        Raises what ``work`` raised, within the limit.
+        ``identity``: of the operation whose attempt it is; None for a probe, whose late answer
+        nobody needs. Raises what the work raised, within the limit.
         """
-        job = Abandoned(work, incarnation)
         queue = self._idle.pop() if self._idle else self._new_thread()
         queue.put(job)
         try:

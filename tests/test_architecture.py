@@ -19,7 +19,7 @@ LAYERS = [
     ["files", "store", "faults"],
     ["define", "workers", "driver", "machine"],
     ["items", "tables", "runtime"],
-    ["sweep", "testing", "cli"],
+    ["lives", "kill", "sweep", "testing", "cli"],
 ]
 ORDER = [module for layer in LAYERS for module in layer]
 PURE = LAYERS[0]

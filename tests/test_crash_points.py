@@ -13,8 +13,10 @@ import shop
 
 import durakit as dk
 from durakit.faults import POINTS
+from durakit.kill import can_fork, children
+from durakit.lives import Task
 from durakit.mail import Fault
-from durakit.sweep import _children, _crashes, _Task, can_fork
+from durakit.sweep import _points
 
 MAIL_KEYS = {"welcome": "welcome:7", "ask": "ask:7", "shrug": "shrug:7"}
 
@@ -37,10 +39,10 @@ def rows(file: Path) -> dict[str, list[tuple]]:
         connection.close()
 
 
-def task_of(workflow: dk.Workflow) -> _Task:
+def task_of(workflow: dk.Workflow) -> Task:
     """The sweep's own task for a workflow of the corpus, over its world."""
     form = workflow.parameters.dump((shop.ADA,), {})
-    return _Task(workflow, form, shop.CORPUS[workflow], 60.0, 0)
+    return Task(workflow, form, shop.CORPUS[workflow], 60.0, 0)
 
 
 @pytest.fixture(params=list(shop.CORPUS), ids=lambda w: w.name)
@@ -56,11 +58,11 @@ def test_a_simulated_crash_equals_sigkill_row_for_row(workflow, tmp_path):
     task = task_of(workflow)
     boundaries, _ = task.reference(tmp_path / "reference")
     tried = 0
-    with _children(task, "process") as children:
-        for number, (crash, _) in enumerate(_crashes(boundaries, hooked=True)):
+    with children(task, "process") as kids:
+        for number, (crash, _) in enumerate(_points(boundaries, hooked=True)):
             here, there = tmp_path / f"{number}-simulated", tmp_path / f"{number}-killed"
             assert task.crash(here, crash), crash
-            assert children.kill(there, crash), crash
+            assert kids.kill(there, crash), crash
             for folder in ("run.db", "world/mail.db"):
                 assert rows(here / folder) == rows(there / folder), crash
             endings = [task.recover(folder) for folder in (here, there)]

@@ -385,3 +385,39 @@ def test_a_turn_in_a_machine_keeps_its_end_after_a_restart(rt, world):
     assert left[0] == 10
     assert left[1] == pytest.approx(9, abs=0.01)
     assert left[2] == 10
+
+
+def test_a_cancelled_machine_finds_out_about_the_call_it_had_begun(rt, world):
+    """Steps that lead back to an open call are recovery; the end waits for its outcome.
+
+    Found out as done, nothing was left to cancel: the machine is completed.
+    """
+
+    def declare(effect):
+        @dk.tool(name="post", effect=effect, timeout=5)
+        def post(call):
+            return world.send("ada@example.org", "s", "b", key=call.key)["id"]
+
+        @dk.machine(state=Letters, name=f"thinks {effect}")
+        def thinks(ctx, state):
+            ctx.step("think", lambda: 1)
+            state.sent.append(ctx.call(post, key=effect))
+            return dk.Done(state)
+
+        return thinks
+
+    for effect, status in (("idempotent", "completed"), ("opaque", "needs_decision")):
+        run = rt.run(declare(effect), START, id=effect, crash=dk.CrashAt("post", "effect_done"))
+        rt.cancel(effect)
+        rt.recover()
+        assert run.status == status
+    assert [e["key"] for e in world.effects()] == ["idempotent", "opaque"]
+
+
+def test_a_fork_behind_the_end_is_refused(rt, world):
+    """A finished journal has nothing to go on from."""
+    run = rt.run(writer(world), START, id="a")
+    last = len(run.history())
+    with pytest.raises(dk.InvalidField, match="^at: entry .* is the run's end"):
+        run.fork(at=last, id="b")
+    assert rt.runs()["id"].tolist() == ["a"]

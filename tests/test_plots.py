@@ -159,12 +159,13 @@ def test_a_notebook_gets_what_can_be_compared_apart_from_what_cannot(plots):
         name for names in source.co_consts if isinstance(names, tuple) for name in names
     }
     for plot in plots:
-        bundle = plot._repr_mimebundle_()
+        bundle, metadata = plot._repr_mimebundle_()
         assert set(bundle) == {"text/plain", *skipped}
-        assert bundle["text/plain"] == plot.text() == plot._repr_mimebundle_()["text/plain"]
+        assert bundle["text/plain"] == plot.text() == plot._repr_mimebundle_()[0]["text/plain"]
         assert "base64" not in bundle["text/plain"]
         picture = base64.b64decode(bundle["image/png"])
         assert matplotlib.image.imread(io.BytesIO(picture), format="png").shape[1] > 500
+        assert metadata["image/png"]["alt"] == plot.alt
         assert json.dumps(bundle)
 
 

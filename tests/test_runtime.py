@@ -765,3 +765,106 @@ def test_no_warnings_and_the_same_result_inside_a_running_event_loop(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert asyncio.run(cell()) == 1
+
+
+def test_every_way_to_drive_a_run_checks_its_version(rt):
+    """``rt.run`` with newer code refuses an older run by name, as ``resume`` does."""
+    one = dk.workflow(lambda ctx: ctx.step("a", lambda: 1), name="versioned", version=1)
+    rt.run(one, id="a", crash=dk.CrashAt("a", "step_done"))
+    two = dk.workflow(lambda ctx: ctx.step("b", lambda: 2), name="versioned", version=2)
+    with pytest.raises(WorkflowChanged, match=r"version 1 .* version 2"):
+        rt.run(two, id="a")
+    assert rt.get("a").status == "running"
+
+
+def test_a_run_whose_memory_died_can_still_be_shown(clock):
+    """At every crash point a Run comes back, and its repr says what happened."""
+    workflow = dk.workflow(lambda ctx: ctx.step("a", lambda: 1), name="m")
+    for number in range(1, 6):
+        rt = dk.Runtime(":memory:", clock=clock)
+        run = rt.run(workflow, id="a", crash=dk.CrashAt(number))
+        assert "simulated crash" in repr(run)
+        assert run.status == "running"
+
+
+def test_a_probe_is_guarded_and_bounded(tmp_path):
+    """It may not use ctx, and one that hangs has told nothing when its limit fires."""
+    mail = Mailbox(tmp_path / "world", profile="queryable", latency=0)
+    go, told, contexts = threading.Event(), [], []
+
+    def probe(call):
+        try:
+            contexts[-1].step("inside", lambda: 1)
+        except dk.UsageError as error:
+            told.append(str(error))
+        go.wait(5)
+        return dk.Found({"id": "made up"})
+
+    @dk.tool(effect="queryable", probe=probe, settles_after=1, timeout=0.05)
+    def send(call):
+        mail.send("ada@example.org", "s", "b", key=call.key)
+        raise TimeoutError
+
+    @dk.workflow(name="probing")
+    def workflow(ctx):
+        contexts.append(ctx)
+        return ctx.call(send, key="k")
+
+    rt = dk.Runtime(tmp_path / "run.db", settle=0.2)
+    run = rt.run(workflow, id="a")
+    go.set()
+    assert run.status == "needs_decision"
+    assert run.why == "unknown"
+    assert told
+    assert len(mail.effects()) == 1
+    rt.close()
+    mail.close()
+
+
+def test_a_late_reply_keeps_its_type(tmp_path, clock):
+    """By whatever way it is settled: the tool's return type reads it back."""
+    from pydantic import BaseModel
+
+    class Receipt(BaseModel):
+        """What the service answers."""
+
+        number: int
+
+    @dk.tool(effect="opaque", timeout=1)
+    def pay(call) -> Receipt:
+        clock.advance(2)
+        return Receipt(number=7)
+
+    got = []
+
+    @dk.workflow(name="paying")
+    def workflow(ctx):
+        got.append(ctx.call(pay, key="k"))
+        return got[-1].number
+
+    rt = dk.Runtime(tmp_path / "late.db", clock=clock)
+    run = rt.run(workflow, id="a")
+    assert run.status == "needs_decision"
+    rt.recover()
+    assert run.result == 7
+    assert got == [Receipt(number=7)]
+    again = rt.run(workflow, id="b")
+    assert again.result == 7
+    rt.close()
+
+
+def test_a_history_that_was_cut_is_not_shown_as_a_shorter_one(rt, tmp_path):
+    """No record is never shown as not executed: the missing end is an error."""
+    import sqlite3
+
+    from durakit.errors import DamagedFile
+
+    workflow = dk.workflow(lambda ctx: ctx.step("a", lambda: 1), name="cut")
+    run = rt.run(workflow, id="a")
+    connection = sqlite3.connect(tmp_path / "run.db")
+    connection.execute("DROP TRIGGER journal_is_kept")
+    connection.execute("DELETE FROM journal WHERE kind = 'completed'")
+    connection.commit()
+    connection.close()
+    with pytest.raises(DamagedFile):
+        run.history()

@@ -7,8 +7,8 @@ import pytest
 import shop
 
 import durakit as dk
+from durakit.kill import can_fork
 from durakit.mail import Mailbox
-from durakit.sweep import can_fork
 
 
 def points(report, verdict):
@@ -157,7 +157,7 @@ def test_real_kills_and_simulated_crashes_give_equal_verdicts():
 
 def test_where_no_child_can_be_made_the_message_says_what_to_do(monkeypatch):
     """Without fork, a workflow in a cell must move into a module."""
-    monkeypatch.setattr(sys.modules["durakit.sweep"], "can_fork", lambda: False)
+    monkeypatch.setattr("durakit.kill.can_fork", lambda: False)
     world = Mailbox()
 
     @dk.workflow(name="cell only")

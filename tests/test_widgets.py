@@ -111,11 +111,14 @@ def test_previous_and_next_move_by_one_and_stop_at_the_ends(scrubber):
     scrubber.next.click()
     assert (scrubber.slider.value, scrubber.model.position) == (11, 10)
     scrubber.slider.value = 1
-    assert (scrubber.previous.disabled, scrubber.next.disabled) == (True, False)
+    scrubber.previous.click()
+    assert (scrubber.slider.value, scrubber.model.position) == (1, 0)
     scrubber.slider.value = 13
-    assert (scrubber.previous.disabled, scrubber.next.disabled) == (False, True)
     scrubber.next.click()
-    assert scrubber.slider.value == 13
+    assert (scrubber.slider.value, scrubber.model.position) == (13, 12)
+    # A page takes the focus away from a disabled button, and the keyboard is lost.
+    assert not scrubber.previous.disabled
+    assert not scrubber.next.disabled
 
 
 def test_recovery_shows_the_second_mail_only_without_a_key(scrubber):

@@ -43,6 +43,7 @@ from durakit.runtime import Run, Runtime
 
 __all__ = [
     "beside",
+    "difference",
     "end",
     "inbox_beside",
     "new_desk",
@@ -105,7 +106,7 @@ def state_table(state: AgentState, caption: str = "A CHECKPOINT: what it holds")
         {"part": "case", "holds": state.case},
         {"part": "stage", "holds": state.stage},
         {"part": "messages", "holds": f"{len(state.messages)}; the last: {last.text}"},
-        {"part": "pending calls", "holds": "; ".join(calls) or "(none)"},
+        {"part": "pending", "holds": "; ".join(calls) or "(none)"},
         {
             "part": "budget",
             "holds": f"used: {budget.used.turns} turns, {budget.used.tokens} tokens, "
@@ -124,6 +125,13 @@ def state_table(state: AgentState, caption: str = "A CHECKPOINT: what it holds")
 def _call(call: PendingCall) -> str:
     given = ", ".join(f"{name}={value}" for name, value in call.arguments.items())
     return f"{call.tool}({given})"
+
+
+def difference(run: Run, before: int, after: int) -> Table:
+    """Return ``run.diff(before, after)`` as a table."""
+    rows = run.diff(before, after).to_dict("records")
+    caption = f"WHAT CHANGED between the entries {before} and {after}"
+    return Table(caption, [{str(name): value for name, value in row.items()} for row in rows])
 
 
 def inbox_beside(state: AgentState, mailbox: Mailbox) -> SideBySide:
@@ -188,6 +196,8 @@ class _Measured:
     @property
     def verdict(self) -> str:
         """In a few words."""
+        if not self.mails:
+            return "✗ not one mail each"
         if self.checkpoints > self.calls:
             return "✗ too many checkpoints"
         if self.again > PAID_AGAIN:
@@ -242,7 +252,7 @@ def _misread(rule: object) -> Finding | None:
     if isinstance(rule, bool):
         return wrong("You handed over an answer. Hand over the function itself, without brackets.")
     if not callable(rule):
-        return wrong(f"Hand over your function by its name. This is a {type(rule).__name__}.")
+        return wrong(f"Hand over your function by its name. Its type is {type(rule).__name__}.")
     try:
         inspect.signature(rule).bind(None, None)
     except TypeError as error:
@@ -339,6 +349,8 @@ def _told(bad: list[_Measured], measured: list[_Measured]) -> list[str]:
             ]
         told = f"With {TASKS[worst.task]} your rule writes {wrote}."
         return [told, "The end of a run is always saved, and is one of them."]
+    if not all(m.mails for m in measured):
+        return ["The ledger does not hold one mail for each customer after every crash."]
     worst = max(bad, key=lambda m: m.again)
     place = f"With {TASKS[worst.task]}, a crash at {worst.worst}"
     says = [f"{place} makes you pay {worst.again} model calls again."]
