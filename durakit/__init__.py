@@ -10,17 +10,22 @@ from durakit.errors import (
     DurakitError,
     Infeasible,
     InvalidField,
+    NotAllowed,
     NotExecuted,
     RunNotFinished,
     RunNotFound,
     SavedError,
     SimulatedCrash,
     StoreError,
+    UnloadableValue,
     UnsavableValue,
     UsageError,
+    VersionConflict,
+    WorkflowChanged,
+    WorkflowNotFound,
 )
 from durakit.faults import CrashAt
-from durakit.machine import Done, Machine, machine
+from durakit.machine import Done, Machine, machine, only_at_the_end
 from durakit.protocol import Probed
 from durakit.retry import Retry
 from durakit.runtime import Run, Runtime
@@ -47,6 +52,7 @@ __all__ = [
     "InvalidField",
     "Machine",
     "ManualClock",
+    "NotAllowed",
     "NotExecuted",
     "Retry",
     "Run",
@@ -59,11 +65,16 @@ __all__ = [
     "StoreError",
     "SystemClock",
     "Tool",
+    "UnloadableValue",
     "UnsavableResult",
     "UnsavableValue",
     "UsageError",
+    "VersionConflict",
     "Workflow",
+    "WorkflowChanged",
+    "WorkflowNotFound",
     "machine",
+    "only_at_the_end",
     "sweep",
     "testing",
     "tool",

@@ -766,7 +766,7 @@ class Driver:
                 self._look_again(op)
 
     def _check_undisputed(self, op: Operating) -> None:
-        """Where two answers differ about 'not executed', nothing is sent before a person decides."""
+        """Where two answers differ, nothing is sent before a person has decided."""
         row = op.row
         if row is not None and row.status == "REFUSED" and (row.tool, row.key) in self._disputed:
             self._stop(_contradiction(row.tool, row.key, row.status))
@@ -1206,7 +1206,7 @@ class Driver:
         if named and self._unresolved(op) and self._contract(op).effect is not Effect.NONE:
             why = {
                 protocol.ARGUMENTS_DIFFER: "the code now asks for other arguments than were sent",
-                protocol.IN_PROGRESS: f"run {op.row.run_id if op.row else ''!r} is working on it",
+                protocol.IN_PROGRESS: f"in progress in run {op.row.run_id if op.row else ''!r}",
             }
             self._park(op, f"unknown: {why.get(reason, reason)}")
         if reason == protocol.CANCEL or (reason == protocol.IN_PROGRESS and self._cancel):

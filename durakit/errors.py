@@ -1,4 +1,4 @@
-"""Every exception durakit raises, in one tree.
+"""Every exception that durakit raises to its users, in one tree.
 
 Two families. The first is not made of errors: these end a *drive* (one incarnation's work on
 a run), not the run, so they derive from ``BaseException`` and ``except Exception`` in a
@@ -22,12 +22,13 @@ usable', 'the operation ended badly'.
          │   ├─ UnloadableValue  a saved value no longer fits the type that asks for it
          │   ├─ ArgumentsDiffer  same run id or operation key, other arguments
          │   ├─ RunNotFound, RunNotFinished
-         │   └─ WorkflowNotFound, WorkflowChanged
+         │   ├─ WorkflowNotFound, WorkflowChanged
+         │   └─ NotAllowed, VersionConflict      of the cross-run store
          ├─ StoreError           the file is not usable now; it was left as it was
          │   ├─ DamagedFile, ForeignFile, NewerFile, MisplacedFile
          │   ├─ ClockMismatch    the file was driven by another kind of clock
          │   ├─ StoreBusy        others held the write lock for too long
-         │   └─ StoreFull        the disk is full; nothing was sent
+         │   └─ StoreFull        the disk is full; nothing was written
          └─ OperationError       how an operation or a run ended
              ├─ DeadlineExceeded names the level that fired
              ├─ NotExecuted      a tool raises it: certainly no effect; ``transient`` says whether
@@ -149,6 +150,27 @@ class WorkflowChanged(UsageError):
     """The run was begun under another declared version of its workflow."""
 
 
+class NotAllowed(UsageError):
+    """The namespace belongs to another account, and its rule does not admit this one."""
+
+
+class VersionConflict(UsageError):
+    """Somebody has written the item since it was read; ``found`` is its version now."""
+
+    def __init__(self, namespace: str, key: str, expected: int, found: int) -> None:
+        self.namespace = namespace
+        self.key = key
+        self.expected = expected
+        self.found = found
+        super().__init__(
+            f"item {key!r} of {namespace!r} has version {found}, not {expected}: read it again. "
+            "Nothing was written"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.namespace, self.key, self.expected, self.found)
+
+
 class StoreError(DurakitError):
     """The file cannot be used now. It was left as it was."""
 
@@ -178,7 +200,10 @@ class StoreBusy(StoreError):
 
 
 class StoreFull(StoreError):
-    """There is no room for the next entry; the tool was not called."""
+    """There is no room for the next entry; nothing was written.
+
+    Before an intent that means: nothing was sent.
+    """
 
 
 class OperationError(DurakitError):

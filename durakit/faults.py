@@ -75,7 +75,7 @@ class CrashAt:
 
     def __init__(
         self,
-        place: str | int,
+        step_or_tool: str | int,
         point: str | None = None,
         occurrence: int = 1,
         attempt: int = 1,
@@ -84,12 +84,12 @@ class CrashAt:
         fate: Fate = "lost",
     ) -> None:
         number: int | None = None
-        if isinstance(place, int) and not isinstance(place, bool):
-            number = _count("number", place)
+        if isinstance(step_or_tool, int) and not isinstance(step_or_tool, bool):
+            number = _count("number", step_or_tool)
             if point is not None:
                 raise InvalidField("point", "a crash is given by number or by name, not by both")
-        elif not isinstance(place, str):
-            raise InvalidField("step_or_tool", f"needs a name or a number, got {place!r}")
+        elif not isinstance(step_or_tool, str):
+            raise InvalidField("step_or_tool", f"needs a name or a number, got {step_or_tool!r}")
         elif point not in _ALL:
             raise InvalidField(
                 "point", f"{point!r} is not a crash point; there are {', '.join(sorted(_ALL))}"
@@ -97,7 +97,7 @@ class CrashAt:
         if fate not in ("lost", "late"):
             raise InvalidField("fate", f"'lost' or 'late', got {fate!r}")
         values = {
-            "place": None if number else place,
+            "place": None if number else step_or_tool,
             "point": point,
             "occurrence": _count("occurrence", occurrence),
             "attempt": _count("attempt", attempt),

@@ -225,8 +225,19 @@ def _uncreated(path: Path, error: OSError | sqlite3.Error) -> StoreError:
     return MisplacedFile(f"{path}: cannot be created here ({error})")
 
 
+#: Device number → the kind of network disk it is: to look it up costs more than a claim.
+_kinds: dict[int, str | None] = {}
+
+
 def network_disk(path: Path) -> str | None:
     """The kind of network disk that ``path`` lies on, where the system tells; else None."""
+    device = path.absolute().parent.stat().st_dev
+    if device not in _kinds:
+        _kinds[device] = _look_up_disk(path)
+    return _kinds[device]
+
+
+def _look_up_disk(path: Path) -> str | None:
     mounts = Path("/proc/self/mountinfo")
     if not mounts.exists():
         return None

@@ -18,26 +18,8 @@ from durakit import values
 from durakit.clock import Clock
 from durakit.deadline import seconds
 from durakit.define import name_text
-from durakit.errors import InvalidField, UsageError
+from durakit.errors import InvalidField, NotAllowed, VersionConflict
 from durakit.store import Store
-
-
-class NotAllowed(UsageError):
-    """The namespace belongs to another account, and its rule does not admit this one."""
-
-
-class VersionConflict(UsageError):
-    """Somebody has written the item since it was read; ``found`` is its version now."""
-
-    def __init__(self, namespace: str, key: str, expected: int, found: int) -> None:
-        self.namespace = namespace
-        self.key = key
-        self.expected = expected
-        self.found = found
-        super().__init__(
-            f"item {key!r} of {namespace!r} has version {found}, not {expected}: read it again. "
-            "Nothing was written"
-        )
 
 
 @dataclass(frozen=True)
@@ -115,7 +97,10 @@ class Items:
         return [key for (key,) in rows]
 
     def allow(self, namespace: str, other: str, may: str) -> None:
-        """Let another account ``read`` or ``write`` (and read) one of our namespaces."""
+        """Let another account ``read`` or ``write`` (and read) one of our namespaces.
+
+        ``may="nothing"`` takes it back. Raises InvalidField.
+        """
         if may not in ("read", "write", "nothing"):
             raise InvalidField("may", f"'read', 'write' or 'nothing', got {may!r}")
         rule = (self._account, name_text("namespace", namespace), name_text("other", other))

@@ -96,6 +96,7 @@ class Children:
             "module": self._where[0], "world": self._where[1], "workflow": task.workflow.name,
             "form": task.form, "deadline": task.deadline, "seed": task.seed,
             "signals": dict(task.signals),
+            "blank": None if task.blank is None else str(task.blank.absolute()),
         }  # fmt: skip
         code = "import sys; from durakit.kill import serve; serve(sys.argv[1])"
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # noqa: PTH109
@@ -143,6 +144,7 @@ def serve(text: str) -> None:
     task = Task(
         find_workflow(spec["workflow"]), spec["form"], getattr(module, spec["world"]),
         spec["deadline"], spec["seed"], spec["signals"],
+        None if spec["blank"] is None else Path(spec["blank"]),
     )  # fmt: skip
     for line in sys.stdin:
         folder, seed, life = json.loads(line)

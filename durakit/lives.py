@@ -14,7 +14,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,6 +79,8 @@ class Task:
     seed: int
     signals: Mapping[str, Any] = field(default_factory=dict)
     """what ``ctx.wait_for`` is told, each time that the run waits for that name"""
+    blank: Path | None = None
+    """a folder with an empty file and an empty world, to be copied for each first life"""
 
     # -- what can happen to a run ----------------------------------------------------------
 
@@ -108,10 +110,16 @@ class Task:
         """The next driver finds what is left, and goes on to the end."""
         return self._ending(self.live(folder, life, None, seen=seen))
 
-    def copy(self, folder: Path, to: Path) -> None:
-        """Copy what a dead driver has left, while nobody has it open."""
+    def with_blank(self, folder: Path) -> Task:
+        """This task, with an empty file and an empty world made in ``folder`` to begin from."""
+        folder.mkdir()
+        self._open(folder, OWNERS[0], ManualClock(), 0).close()
+        self.leave(folder)
+        return replace(self, blank=folder)
+
+    def leave(self, folder: Path) -> None:
+        """Let go of the world in ``folder``, so that it can be copied."""
         self.world.fresh(folder.parent / "nowhere")
-        shutil.copytree(folder, to)
 
     # -- one life --------------------------------------------------------------------------
 
@@ -147,7 +155,10 @@ class Task:
         seen: Seen | None = None,
     ) -> tuple[Runtime, Run]:
         """Begin the run in a fresh folder, and drive it until it ends, waits or dies."""
-        folder.mkdir(parents=True, exist_ok=True)
+        if self.blank is None:
+            folder.mkdir(parents=True, exist_ok=True)
+        else:
+            shutil.copytree(self.blank, folder, copy_function=shutil.copyfile, dirs_exist_ok=True)
         rt = self._open(folder, OWNERS[0], ManualClock(), 0)
         rt._kill, rt._seen = kill, seen  # noqa: SLF001
         args, kwargs = self.workflow.parameters.load(json.loads(self.form))
@@ -244,11 +255,8 @@ def _awaited_signal(store: Store, row: RunRow) -> str | None:
 
 def _last_moment(store: Store) -> float:
     """The latest time in the journal: nothing else of a dead driver's clock is known."""
-    runs = store.list_runs(None)
-    return max(
-        (entry.time for row in runs for entry in store.read_journal(row.run)),
-        default=ManualClock.START,
-    )
+    ((moment,),) = store._read("SELECT max(time) FROM journal")  # noqa: SLF001
+    return ManualClock.START if moment is None else float(moment)
 
 
 __all__ = ["Ending", "Life", "Task"]

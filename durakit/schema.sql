@@ -31,7 +31,8 @@ CREATE TABLE run (
               ('running', 'waiting', 'needs_decision', 'completed', 'failed', 'cancelled')),
     seq       INTEGER NOT NULL,         -- the last journal entry when this row was written
     digest    BLOB NOT NULL,            -- its digest: so far at least the chain must reach
-    explained INTEGER,                  -- the entry that explains a status other than running
+    explained INTEGER,                  -- the entry that explains a status other than running;
+                                        -- -1 in the transaction that prunes the run
     token     INTEGER NOT NULL DEFAULT 0,   -- fencing token: grows by one with every claim
     owner     TEXT,                     -- holder of the lease; NULL = nobody
     leased    REAL,                     -- the lease ends here
@@ -45,12 +46,14 @@ CREATE INDEX run_open ON run (account, status)
     WHERE status IN ('running', 'waiting', 'needs_decision');
 
 -- The run's append-only record. Everything durable is an entry. kind is one of
---   started · claimed · released · step · intent · attempt · probe · result · replayed ·
---   refused · limit · parked · resumed · cancel_requested · resolved · late_reply ·
---   completed · failed · cancelled
+--   run      started · claimed · released · parked · waiting · completed · failed · cancelled
+--   work     step · checkpoint · limit (a deadline that fired there)
+--   call     intent · attempt (it failed, and what follows) · probe · result · late_reply ·
+--            resolved · replayed · refused
+--   wait     timer · timer_fired · waiting_for · received
+--   others   cancel_requested · signal (a command, consumed)
 -- `digest` is SHA-256 over the digest of the entry before (for the first entry: over the upper
--- half of its run's row) and this row: a chain, so that an
--- altered, missing or added row shows. (It detects damage and clumsy edits; somebody who can
+-- half of its run's row) and this row: a chain, so that an altered, missing or added row shows. (It detects damage and clumsy edits; somebody who can
 -- write the file can also compute digests.)
 --
 -- `place` is run * 2^32 + seq: one number that is both the order and the address, so that a run's
@@ -99,7 +102,7 @@ CREATE TABLE operation (
     PRIMARY KEY (account, tool, key)
 ) STRICT, WITHOUT ROWID;
 
--- What others than the driver want of a run: resolve, cancel, late_reply. The driver consumes
+-- What others than the driver want of a run: resolve, cancel, signal, late_reply. The driver consumes
 -- a command by appending an entry of the same meaning; the row then names that entry.
 CREATE TABLE command (
     command INTEGER PRIMARY KEY,

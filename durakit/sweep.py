@@ -253,6 +253,7 @@ def sweep(
     form = workflow.parameters.dump(args, kwargs)
     with _home(keep) as home, _borrowed(world), _telling(progress, workflow.name) as tell:
         task = Task(workflow, form, world, deadline, seed, dict(signals or {}))
+        task = task.with_blank(home / "blank")
         boundaries, reference = task.reference(home / "reference")
         with children(task, mode) as kids:
             bench = _Bench(task, home, reference, kids, watch, tell, kept=keep is not None)
@@ -260,6 +261,8 @@ def sweep(
                 schedules = bench.every(boundaries, pairs=crashes == 2)
             else:
                 schedules = [bench.single(boundaries, wanted)]
+        for extra in ("blank", "nowhere"):
+            shutil.rmtree(home / extra, ignore_errors=True)
     how = f"{reference.status}: {reference.reason}" if reference.status != "completed" else ""
     return Report(workflow.name, mode, len(reference.effects), tuple(schedules), how)
 
@@ -383,7 +386,6 @@ class _Bench:
                 schedules.append(self._second(f"{number:03}-{nth:03}", first, second))
                 self._tell(len(schedules), total)
             shutil.rmtree(first.left, ignore_errors=True)
-        shutil.rmtree(self._home / "nowhere", ignore_errors=True)
         return schedules
 
     def single(self, boundaries: list[Boundary], crashes: tuple[CrashAt, ...]) -> Schedule:
@@ -402,7 +404,9 @@ class _Bench:
         point = self._find(lived.recovery, second)
         if point is None:
             return _unreachable(crashes, "the recovery never comes by there")
-        return self._second("001-001", lived, point)
+        schedule = self._second("001-001", lived, point)
+        shutil.rmtree(lived.left, ignore_errors=True)
+        return schedule
 
     def _find(self, boundaries: list[Boundary], crash: CrashAt) -> _Point | None:
         for point in _points(boundaries, self._hooked):
@@ -418,7 +422,8 @@ class _Bench:
         if why_not:
             return _Lived(point, _unreachable([point.crash], why_not, [point]), left, [])
         if pairs:
-            self._task.copy(folder, left)
+            self._task.leave(folder)
+            _copied(folder, left)
         recovery: list[Boundary] = []
         seen = recovery.append if pairs else None
         return _Lived(point, self._end(folder, [point], seen), left, recovery)
@@ -427,7 +432,7 @@ class _Bench:
         """The recovery after the first crash dies too, and a third driver recovers."""
         points = [first.point, point]
         folder = self._home / f"{name}-{first.point.boundary.point}+{point.boundary.point}"
-        shutil.copytree(first.left, folder)
+        _copied(first.left, folder)
         why_not = self._die(folder, point, 2)
         if why_not:
             return _unreachable([p.crash for p in points], why_not, points)
@@ -460,6 +465,10 @@ class _Bench:
             self._last = folder
         verdict, detail = _verdict(ending, self._reference)
         return _row(points, len(ending.effects), ending.status, verdict, detail)
+
+
+def _copied(folder: Path, to: Path) -> None:
+    shutil.copytree(folder, to, copy_function=shutil.copyfile)
 
 
 def _unreachable(

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 import durakit as dk
-from durakit.items import NotAllowed, VersionConflict
+from durakit.errors import NotAllowed, VersionConflict
 
 
 @pytest.fixture

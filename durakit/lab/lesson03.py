@@ -47,6 +47,7 @@ __all__ = [
     "end",
     "inbox_beside",
     "new_desk",
+    "open_as",
     "save_place",
     "script",
     "spending",
@@ -82,6 +83,12 @@ def new_desk(
         runtime.close()
         runtime = Runtime(":memory:", clock=clock, world=mailbox, owner="lesson")
     return mailbox, runtime, Desk(mailbox, mailbox.folder, transcript, save=save, key=key)
+
+
+def open_as(runtime: Runtime, account: str) -> Runtime:
+    """Return a runtime of another account on the same file."""
+    store, clock = runtime._store, runtime._clock  # noqa: SLF001 - it has no public name for them
+    return Runtime(store.name, clock=clock, account=account, owner=account)
 
 
 def script(name: str) -> list[Row]:

@@ -350,7 +350,7 @@ def _at_every_crash(laboratory: _Laboratory, workflow: Workflow, ada: dict[str, 
     trials: list[_Tried] = []
     for side in ("first", "second"):
         for number in range(1, 200):
-            crash = CrashAt(number)
+            crash = CrashAt(number, incarnation=1 if side == "first" else 2)
             tried, crashed = _try_once(
                 laboratory,
                 workflow,
