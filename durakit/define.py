@@ -117,7 +117,10 @@ class Parameters:
     """What a tool or workflow takes after its first parameter (``call`` or ``ctx``)."""
 
     def __init__(self, function: Callable[..., Any], first: str) -> None:
-        parameters = list(inspect.signature(function).parameters.values())
+        try:
+            parameters = list(inspect.signature(function).parameters.values())
+        except ValueError as error:  # some builtins tell nothing of what they take
+            raise InvalidField("function", str(error)) from None
         if not parameters or parameters[0].kind not in _TAKE_ONE_BY_POSITION:
             name = getattr(function, "__name__", "function")
             raise InvalidField(name, f"takes `{first}` as its first argument")
@@ -285,6 +288,8 @@ class Workflow:
         functools.update_wrapper(self, function)
         if isinstance(version, bool) or not isinstance(version, int):
             raise InvalidField("version", f"needs a whole number, got {version!r}")
+        if abs(version) >= 2**63:
+            raise InvalidField("version", "does not fit 64 bits")
         self.function = function
         self.name = declared
         self.version = version

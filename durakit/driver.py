@@ -270,6 +270,8 @@ class Driver:
             raise
         finally:
             faults.current.incarnation = before
+            # A workflow may have kept its ctx; nothing of this drive is valid any more.
+            self._stopped = self._stopped or UsageError("the drive of this ctx has ended")
 
     def _drive(self) -> None:
         self._reach("run", "run_claimed")

@@ -90,7 +90,7 @@ class CrashAt:
                 raise InvalidField("point", "a crash is given by number or by name, not by both")
         elif not isinstance(step_or_tool, str):
             raise InvalidField("step_or_tool", f"needs a name or a number, got {step_or_tool!r}")
-        elif point not in _ALL:
+        elif not isinstance(point, str) or point not in _ALL:
             raise InvalidField(
                 "point", f"{point!r} is not a crash point; there are {', '.join(sorted(_ALL))}"
             )
@@ -139,6 +139,7 @@ class CrashAt:
     @classmethod
     def parse(cls, seed: str) -> CrashAt:
         """The crash that ``seed`` names. Raises InvalidField for text that is none."""
+        _check_text("seed", seed)
         if "+" in seed.replace("++", ""):
             raise InvalidField("seed", f"{seed!r} names two crashes: dk.sweep(…, only=seed)")
         head, at, place = seed.replace("++", "+").partition("@")
@@ -172,6 +173,11 @@ class CrashAt:
             if value != 1
         )
         return f"{self.point} of {self.place}{which}{late}"
+
+
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise InvalidField(name, f"needs text, got {type(value).__name__}")
 
 
 def _count(name: str, value: object) -> int:

@@ -14,6 +14,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ from durakit.define import Workflow
 from durakit.errors import UsageError
 from durakit.faults import Boundary, CrashAt
 from durakit.runtime import Run, Runtime
-from durakit.store import RunRow, Store
+from durakit.store import RunRow, Store, known
 
 #: Virtual seconds between the last thing that a dead driver left and the next one.
 RESTART = 1.0
@@ -158,7 +159,7 @@ class Task:
         if self.blank is None:
             folder.mkdir(parents=True, exist_ok=True)
         else:
-            shutil.copytree(self.blank, folder, copy_function=shutil.copyfile, dirs_exist_ok=True)
+            shutil.copytree(self.blank, folder, copy_function=shutil.copy, dirs_exist_ok=True)
         rt = self._open(folder, OWNERS[0], ManualClock(), 0)
         rt._kill, rt._seen = kill, seen  # noqa: SLF001
         args, kwargs = self.workflow.parameters.load(json.loads(self.form))
@@ -202,10 +203,14 @@ class Task:
 
     def _runtime(self, folder: Path, owner: str, clock: ManualClock, salt: int) -> Runtime:
         rng = random.Random(self.seed + salt)  # noqa: S311 - waits, no secrets
-        return Runtime(
-            folder / "run.db", clock=clock, rng=rng, world=self.world, owner=owner,
-            durability="process",
-        )  # fmt: skip
+        path = folder / "run.db"
+        with known(path) if path.exists() else nullcontext():
+            rt = Runtime(
+                path, clock=clock, rng=rng, world=self.world, owner=owner, durability="process"
+            )
+        # Processes die here, and the power does not: nothing waits for the disk.
+        rt._store._connection().execute("PRAGMA synchronous = OFF")  # noqa: SLF001
+        return rt
 
     def _enter_world(self, folder: Path, clock: ManualClock) -> None:
         if hasattr(self.world, "clock"):

@@ -171,6 +171,8 @@ class _Saved:
     """bytes of changes since the snapshot"""
     size: int
     """bytes of the snapshot"""
+    done: Any = None
+    """the Done that the last transition returned, as ``[result]``; only the run's end is missing"""
 
 
 class MachineDriver(Driver):
@@ -183,6 +185,9 @@ class MachineDriver(Driver):
         self._unsaved: list[Saved] = []
         saved = self._enter(args[0])
         state = self._loaded(saved.form)
+        if saved.done is not None:  # no transition follows the last one
+            self._finish(saved)
+            return
         transition = saved.transition
         text = _text(saved.form)
         ctx = Context(self)
@@ -199,11 +204,13 @@ class MachineDriver(Driver):
             ended = isinstance(after, Done)
             text = self._dumped(after.state if isinstance(after, Done) else after)
             state = self._workflow.codec.load(text)
+            if isinstance(after, Done):
+                saved.done = [json.loads(values.plain_json(after.result))]
             if ended or self._must_save(before, state):
                 self._append_checkpoint(saved, json.loads(text), transition)
                 self._reach(self._workflow.name, "checkpoint_saved", transition)
-            if isinstance(after, Done):
-                self._finish(saved, after)
+            if ended:
+                self._finish(saved)
                 return
 
     def _must_save(self, before: str, state: Any) -> bool:
@@ -240,6 +247,7 @@ class MachineDriver(Driver):
             _rebuild(saved, marks)
             body = json.loads(marks[-1].payload)
             saved.transition, version = body["transition"], body["version"]
+            saved.done = body.get("done")
             after = marks[-1].seq
             self._slots = [slot for slot in self._slots if slot.seq > after]
         if version != self._workflow.version:
@@ -282,6 +290,8 @@ class MachineDriver(Driver):
     ) -> None:
         changed = changes.diff(saved.form, form)
         parts: dict[str, Any] = {"transition": transition, "version": self._workflow.version}
+        if saved.done is not None:
+            parts["done"] = saved.done
         text = _text(changed)
         saved.weight += len(text)
         whole = whole or saved.weight > max(saved.size, SNAPSHOT_LEAST)
@@ -299,12 +309,13 @@ class MachineDriver(Driver):
         if whole:
             saved.whole, saved.weight, saved.size = self._lease.seq, 0, len(_text(form))
 
-    def _finish(self, saved: _Saved, done: Done) -> None:
+    def _finish(self, saved: _Saved) -> None:
         """End, unless an operation is left without an outcome."""
         unknown = self._left_unknown()
         if unknown is not None:
             raise unknown
-        result = saved.form if done.result is None else done.result
+        (given,) = saved.done
+        result = saved.form if given is None else given
         self._end_completed(result, values.PLAIN)
 
 

@@ -271,7 +271,9 @@ class Runtime:
         durability: str = "power",
     ) -> None:
         self.account = name_text("account", account)
-        self._clock: Clock = clock or SystemClock()
+        self._clock: Clock = SystemClock() if clock is None else clock
+        if not isinstance(getattr(self._clock, "kind", None), str):
+            raise InvalidField("clock", f"needs a clock such as dk.ManualClock(), got {clock!r}")
         # The system's generator has no state: forked children do not draw the same waits.
         self._rng = rng or random.SystemRandom()
         self._owner = name_text("owner", owner or f"driver-{os.urandom(6).hex()}")
@@ -540,8 +542,7 @@ class Runtime:
     def _recover(
         self, wait: float = 0, *, crash: CrashAt | None = None
     ) -> list[tuple[str, str, str, str]]:
-        if isinstance(wait, bool) or not wait >= 0:
-            raise InvalidField("wait", f"needs seconds, got {wait!r}")
+        _check_at_least_zero("wait", wait, int | float)
         ends = self._clock.monotonic() + wait
         done: dict[str, tuple[str, str, str, str]] = {}
         while True:
@@ -558,7 +559,7 @@ class Runtime:
                 return list(done.values())
             self._clock.sleep(max(LEAST_WAIT, min(POLL, left)))
 
-    def _recover_one(self, row: RunRow, crash: CrashAt | None) -> tuple[str, str, str, str]:
+    def _recover_one(self, row: RunRow, crash: CrashAt | None = None) -> tuple[str, str, str, str]:
         asleep = row.wake is None or row.wake > self._clock.now()
         if row.status == "waiting" and not row.commands and asleep:
             return row.id, "waiting", row.status, Run(self, row).reason
@@ -679,6 +680,8 @@ class Runtime:
         """
         row = self._store.find_run(self.account, name_text("id", id))
         run = Run(self, row, existed=True)
+        if by != "":
+            name_text("by", by)
         if row.status in FINAL_STATUSES:
             run.note = f"already {row.status}"
             return run
@@ -724,6 +727,7 @@ class Runtime:
         Returns how many. Operations and their replies stay: a key that was used stays used. A run
         with an unresolved operation is never removed. ``compact()`` shrinks the file.
         """
+        _check_at_least_zero("limit", limit, int)
         before = self._clock.now() - seconds("older_than", older_than)
         return self._store.prune(self.account, before, limit)
 
@@ -755,6 +759,11 @@ def _without_code(row: RunRow, error: Exception) -> Workflow:
         raise Suspended("needs_decision", str(error), why="mismatch")
 
     return Workflow(gone, version=row.version, name=row.workflow)
+
+
+def _check_at_least_zero(field: str, value: Any, kind: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, kind) or not value >= 0:
+        raise InvalidField(field, f"needs a number from zero up, got {value!r}")
 
 
 def _check_crash(crash: object) -> None:

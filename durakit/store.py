@@ -242,6 +242,8 @@ class Store:
     ) -> None:
         if durability not in ("power", "process"):
             raise InvalidField("durability", f"'power' or 'process', got {durability!r}")
+        if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+            raise InvalidField("path", f"needs a file's path or ':memory:', got {path!r}")
         self.memory = str(path) == ":memory:"
         self.path = Path(path) if not self.memory else None
         self.name = str(path) if self.memory else str(Path(path).absolute())
@@ -449,7 +451,7 @@ class Store:
         """The run's row. Raises RunNotFound."""
         rows = self._read(_RUN + " WHERE account = ? AND id = ?", (account, id))
         if not rows:
-            gone = "; what is in memory only is gone with its incarnation" if self.memory else ""
+            gone = "; what is in memory only does not survive a crash" if self.memory else ""
             raise RunNotFound(f"no run {id!r} in {self.name} (account {account!r}){gone}")
         return RunRow(*rows[0])
 
@@ -631,6 +633,8 @@ class Store:
         entry = (run, seq, kind, step, key, attempt, token, now, payload)
         digest = _chain(digest, entry)
         claims = 1 if progress else lease.claims
+        if ends == "waiting":
+            claims = 0  # a driver that gives a run back has not been killed by it
         until = max(now + lease.length, leased)
         renewed = (
             claims != lease.claims or leased > lease.leased or lease.leased - now < lease.length / 2
@@ -922,6 +926,22 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except (OSError, ValueError):  # not there, or no name for a file: the inspection says which
         return None
     return found.st_dev, found.st_ino
+
+
+@contextmanager
+def known(path: Path) -> Iterator[None]:
+    """Within this, ``path`` is not read through when it is opened: this process has just made it.
+
+    For the sweep, which opens thousands of files that it wrote a moment ago.
+    """
+    identity = _identity(path)
+    _open_here[identity] += 1
+    try:
+        yield
+    finally:
+        _open_here[identity] -= 1
+        if not _open_here[identity]:
+            del _open_here[identity]
 
 
 _templates: dict[str, bytes] = {}

@@ -468,7 +468,7 @@ class _Bench:
 
 
 def _copied(folder: Path, to: Path) -> None:
-    shutil.copytree(folder, to, copy_function=shutil.copyfile)
+    shutil.copytree(folder, to, copy_function=shutil.copy)
 
 
 def _unreachable(

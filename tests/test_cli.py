@@ -683,6 +683,35 @@ def test_a_sweep_with_real_kills_gives_the_same_table(shop: Path) -> None:
     assert killed["rows"] == simulated["rows"]
 
 
+def test_a_sweep_of_pairs_and_the_one_schedule_that_a_seed_names(shop: Path) -> None:
+    """With --pairs each recovery is crashed too; --only runs what a row of the table says."""
+    words = ("sweep", "shop:careless", "--args", '["ada"]', "--json")
+    rows = json.loads(answer(shop, *words, "--pairs", "--progress", code=1))["rows"]
+    pairs = [row for row in rows if row["then"]]
+    assert len(pairs) > len(rows) - len(pairs) > 5
+    worst = max(pairs, key=lambda row: row["effects"])
+    assert worst["effects"] == 3
+    only = json.loads(answer(shop, *words, "--only", worst["seed"], code=1))
+    assert only["rows"] == [worst]
+    text = answer(shop, *words[:-1], "--only", worst["seed"], code=1)
+    assert f"{worst['point']} of shout_again, then {worst['then']}: duplicate" in text
+
+
+def test_a_sweep_gives_the_signals_that_the_command_says(shop: Path) -> None:
+    """A run that waits is told what --signal says, as JSON."""
+    (shop / "waiting.py").write_text(
+        "import durakit as dk\nfrom shop import send_email, world\n\n\n@dk.workflow\n"
+        "def asks(ctx):\n    to = ctx.wait_for('whom')['to']\n"
+        "    return ctx.call(send_email, to, key=to)\n"
+    )
+    words = ("sweep", "waiting:asks")
+    assert "say signals={'whom': …}" in refusal(shop, *words)
+    report = json.loads(answer(shop, *words, "--signal", 'whom={"to": "ada"}', "--json"))
+    assert {row["effects"] for row in report["rows"]} == {1}
+    assert "--signal: say NAME=JSON" in refusal(shop, *words, "--signal", "whom")
+    assert "--signal whom: no JSON" in refusal(shop, *words, "--signal", "whom=ada")
+
+
 def test_a_sweep_that_cannot_begin_says_why(shop: Path) -> None:
     """A name, an argument or a world that does not fit is one line and exit code 2."""
     (shop / "bare.py").write_text("import durakit as dk\nalone = dk.workflow(lambda ctx: 1)\n")
@@ -697,6 +726,7 @@ def test_a_sweep_that_cannot_begin_says_why(shop: Path) -> None:
         ("shop:welcome", "--args", "[1]", "--world", "durakit.mail:Mailbox"): "is a class",
         ("shop:welcome", "--args", "[1]", "--world", "shop:send_email"): "world: needs fresh()",
         ("bare:alone",): "has no object named `world`",
+        ("shop:welcome", "--args", "[1]", "--only", "nowhere"): "names no crash",
     }
     lines = all_refused(shop, *(["sweep", *words] for words in expected))
     assert [
@@ -769,8 +799,9 @@ def test_an_unknown_lesson_is_one_line_that_lists_them(checkout: Path) -> None:
 
 def test_the_readmes_example_prints_what_the_readme_says(tmp_path: Path) -> None:
     """Its Python block runs as it stands, in an empty folder, with the output printed below it."""
-    (program,) = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    (printed,) = re.findall(r"^```text\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    # The second example goes on where the first one stopped.
+    program = "\n".join(re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL))
+    printed = "".join(re.findall(r"^```text\n(.*?)^```$", README, re.MULTILINE | re.DOTALL))
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, check=True, capture_output=True, text=True
     )

@@ -1,69 +1,27 @@
 """Lesson 01 as a learner meets it: its parts, its numbers against the ledger, its solution."""
 
-import builtins
-import contextlib
-import importlib.util
-import io
-import json
-import re
 from pathlib import Path
-from types import ModuleType
 
+import lesson_checks as checks
 import nbformat
 import pytest
+from lesson_checks import ROOT, cell_of, tool
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
 import durakit as dk
 from durakit.lab import lesson01
 
-ROOT = Path(__file__).resolve().parent.parent
-NAME = "01_twice_in_the_inbox.ipynb"
-LESSON = ROOT / "notebooks" / NAME
-SOLUTION = ROOT / "solutions" / NAME
-
-
-def load_tool() -> ModuleType:
-    """Return tools/notebooks.py, which is a script and not in any package."""
-    spec = importlib.util.spec_from_file_location("notebooks_tool", ROOT / "tools" / "notebooks.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-tool = load_tool()
-
-
-def read(path: Path = LESSON) -> NotebookNode:
-    """Return a notebook as it is stored."""
-    return nbformat.read(path, as_version=4)
-
-
-def tagged(notebook: NotebookNode, tag: str) -> list[NotebookNode]:
-    """Return the cells that carry a tag, in order."""
-    return [cell for cell in notebook.cells if tag in cell.metadata.get("tags", ())]
-
-
-def texts(cell: NotebookNode) -> list[str]:
-    """Return what a cell shows, as plain text."""
-    return [output.get("text") or output["data"]["text/plain"] for output in cell.outputs]
-
-
-def cell_of(notebook: NotebookNode, name: str) -> NotebookNode:
-    """Return the cell of that id."""
-    return next(cell for cell in notebook.cells if cell.id == name)
+HERE = checks.Lesson("01_twice_in_the_inbox.ipynb", "Twice in the inbox", predictions=4)
+LESSON = HERE.path
+SOLUTION = HERE.solution_path
+read = HERE.read
 
 
 @pytest.fixture(scope="module")
 def fresh() -> NotebookNode:
     """The lesson, run from top to bottom in a fresh kernel, within the time a lesson may take."""
-    notebook = read()
-    before = sorted(path.name for path in LESSON.parent.iterdir())
-    assert tool.run(notebook, LESSON.parent, limit=20.0) == []
-    assert sorted(path.name for path in LESSON.parent.iterdir()) == before, "left something behind"
-    return notebook
+    return checks.run_fresh(HERE)
 
 
 # -- its parts -------------------------------------------------------------------------------------
@@ -71,77 +29,34 @@ def fresh() -> NotebookNode:
 
 def test_the_lesson_has_every_part_in_its_order() -> None:
     """Title, goals, first cell, predictions, exercise, takeaway, terms, closing mark."""
-    order = [cell.metadata["tags"][0] for cell in read().cells if cell.metadata.get("tags")]
-    assert list(dict.fromkeys(order)) == [
-        "title",
-        "goals",
-        "first",
-        "predict",
-        "exercise",
-        "takeaway",
-        "terms",
-        "end",
-    ]
+    checks.check_parts(HERE)
 
 
 def test_title_and_takeaway_say_one_thing() -> None:
     """One heading on top, and a takeaway of one sentence."""
-    (title,) = tagged(read(), "title")
-    assert title.source.startswith("# 01 · Twice in the inbox\n")
-    (takeaway,) = tagged(read(), "takeaway")
-    (sentence,) = re.findall(r"\*\*(.+?)\*\*", takeaway.source, flags=re.DOTALL)
-    assert re.findall(r"[.!?]", sentence) == ["."]
+    checks.check_title_and_takeaway(HERE)
 
 
 def test_each_prediction_is_asked_for_kept_and_compared() -> None:
     """A question stands before each three dots, and the fact is shown after them."""
-    notebook = read()
-    source = "\n".join(cell.source for cell in notebook.cells)
-    asked = re.findall(r"\*\*Predict (01\.\d)\*\*", source)
-    assert asked == ["01.1", "01.2", "01.3", "01.4"]
-    assert re.findall(r'^predict\("(01\.\d)", \.\.\.\)$', source, flags=re.MULTILINE) == asked
-    assert re.findall(r'^recall\("(01\.\d)", fact=', source, flags=re.MULTILINE) == asked
-    positions = [source.index(f'{verb}("01.1"') for verb in ("predict", "recall")]
-    assert positions == sorted(positions)
+    checks.check_predictions(HERE)
 
 
 def test_no_cell_is_empty_and_none_is_long() -> None:
     """A cell fits on the screen beside its text."""
-    for cell in read().cells:
-        assert cell.source.strip(), cell.id
-        if cell.cell_type == "code":
-            assert len(cell.source.splitlines()) <= 18, cell.id
-            assert max(map(len, cell.source.splitlines())) <= 92, cell.id
+    checks.check_cells(HERE)
 
 
 def test_the_lesson_uses_the_words_of_the_course() -> None:
     """Every word it explains is a word it uses, and the outcomes are the runtime's own."""
-    notebook = read()
-    (terms,) = tagged(notebook, "terms")
-    before = "\n".join(cell.source for cell in notebook.cells if cell is not terms).lower()
-    rows = re.findall(r"^\| ([^|]+) \|", terms.source, flags=re.MULTILINE)[1:]
-    words = [word.strip(" `") for row in rows if "-" not in row for word in row.split(",")]
-    assert len(words) >= 8
-    assert [word for word in words if word not in before] == []
+    checks.check_words(HERE)
 
 
 def test_without_durakit_the_first_cell_prints_one_line_that_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The wrong kernel is the commonest trouble, and the lesson stops there."""
-    real = builtins.__import__
-
-    def without(name: str, *rest: object) -> ModuleType:
-        if name.partition(".")[0] == "durakit":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return real(name, *rest)
-
-    (first,) = tagged(read(), "first")
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ModuleNotFoundError):
-        exec(first.source, {})  # noqa: S102 - our own cell
-    (line,) = capsys.readouterr().out.splitlines()
-    assert "uv run durakit lab" in line
+    checks.check_first_cell(HERE, monkeypatch, capsys)
 
 
 # -- its numbers -----------------------------------------------------------------------------------
@@ -149,31 +64,29 @@ def test_without_durakit_the_first_cell_prints_one_line_that_says_what_to_do(
 
 def test_a_fresh_run_shows_what_is_stored(fresh: NotebookNode) -> None:
     """The outputs that a reader sees on a web page are those that a learner gets."""
-    stored = [texts(cell) for cell in read().cells if cell.cell_type == "code"]
-    assert [texts(cell) for cell in fresh.cells if cell.cell_type == "code"] == stored
+    checks.check_stored_outputs(HERE, fresh)
 
 
 @pytest.fixture(scope="module")
 def played() -> dict[str, dict[str, object]]:
     """The lesson's cells as a plain script; after each one, the ledger's word and the run's."""
-    names: dict[str, object] = {}
     seen: dict[str, dict[str, object]] = {}
-    for cell in read().cells:
-        if cell.cell_type != "code":
-            continue
-        with contextlib.redirect_stdout(io.StringIO()):
-            exec(cell.source, names)  # noqa: S102 - our own cell
-        if "mailbox" in names:
-            mailbox, run = names["mailbox"], names.get("run")
-            seen[cell.id] = {
-                "mails": len(mailbox.inbox(to="ada@example.org")),
-                "requests": [request["outcome"] for request in mailbox.requests()],
-                "keys": [effect["key"] for effect in mailbox.effects()],
-                "status": run.status if run else None,
-                "outcome": run.operations().loc[0, "outcome"] if run else None,
-                "rows": list(names.get("rows", ())),
-                "records": len(names.get("records", ())),
-            }
+
+    def look(name: str, names: dict[str, object]) -> None:
+        if "mailbox" not in names:
+            return
+        mailbox, run = names["mailbox"], names.get("run")
+        seen[name] = {
+            "mails": len(mailbox.inbox(to="ada@example.org")),
+            "requests": [request["outcome"] for request in mailbox.requests()],
+            "keys": [effect["key"] for effect in mailbox.effects()],
+            "status": run.status if run else None,
+            "outcome": run.operations().loc[0, "outcome"] if run else None,
+            "rows": list(names.get("rows", ())),
+            "records": len(names.get("records", ())),
+        }
+
+    checks.play(HERE, look)
     return seen
 
 
@@ -249,8 +162,7 @@ def test_in_the_first_two_worlds_the_other_word_sends_one_mail(point: str, tmp_p
 
 def test_each_comparison_shows_the_ledgers_number(fresh: NotebookNode) -> None:
     """The facts beside the predictions are those that the lesson explains."""
-    shown = [texts(cell_of(fresh, f"r{n}"))[0].rpartition(" ")[2] for n in (1, 2, 3, 4)]
-    assert shown == ["2.", "needs_decision.", "1.", "1."]
+    assert checks.facts(HERE, fresh) == ["2", "needs_decision", "1", "1"]
 
 
 # -- its exercise ----------------------------------------------------------------------------------
@@ -258,43 +170,21 @@ def test_each_comparison_shows_the_ledgers_number(fresh: NotebookNode) -> None:
 
 def test_the_stub_is_todo_and_gives_nothing_away(fresh: NotebookNode) -> None:
     """The lesson as it ships asks, and neither passes nor fails."""
-    (shown,) = texts(cell_of(fresh, "answer"))
-    assert shown.startswith("○ TODO")
+    checks.check_stub(fresh)
     assert "key=call.key)" not in cell_of(fresh, "answer").source
 
 
 def test_the_solution_passes() -> None:
     """The worked exercise runs in a fresh kernel and is told ✓ PASS."""
-    notebook = read(SOLUTION)
-    assert tool.run(notebook, SOLUTION.parent) == []
-    (shown,) = texts(cell_of(notebook, "answer"))
-    assert shown.startswith("✓ PASS")
-    assert texts(cell_of(notebook, "end"))[0].startswith(
-        "■ END  Lesson 01: 1 of 1 exercises passed"
-    )
+    checks.check_solution(HERE)
 
 
 def test_a_learner_who_does_it_all_finds_it_in_their_copy(tmp_path: Path) -> None:
     """In my-lessons/ the guesses and the pass are kept, with the answer put into the lesson."""
-    copy = tmp_path / "my-lessons"
-    copy.mkdir()
-    notebook = read()
-    guesses = ("2", '"failed"', "4", "1")
-    for number, guess in enumerate(guesses, start=1):
-        cell = cell_of(notebook, f"p{number}")
-        cell.source = cell.source.replace("...", guess)
-    solved = cell_of(read(SOLUTION), "answer").source
-    given = cell_of(notebook, "answer").source
-    opening, stub = given.split("\n", 1)
+    solved = cell_of(checks.read(SOLUTION), "answer").source
+    opening, stub = cell_of(read(), "answer").source.split("\n", 1)
     assert stub.startswith("\n\n@dk.tool()")
-    cell_of(notebook, "answer").source = f"{opening}\n{solved}"
-    assert tool.run(notebook, copy) == []
-    kept = json.loads((copy / "progress.json").read_text())
-    assert kept["predictions"] == {"01.1": [2], "01.2": ["failed"], "01.3": [4], "01.4": [1]}
-    assert kept["exercises"] == {"01.5": {"state": "PASS", "tries": 0}}
-    assert [path.name for path in copy.iterdir()] == ["progress.json"]
-    (closing,) = texts(cell_of(notebook, "end"))
-    assert "1 of 1 exercises passed, 4 of 4 predictions noted" in closing
+    checks.check_learner(HERE, tmp_path, ("2", '"failed"', "4", "1"), f"{opening}\n{solved}")
 
 
 # -- the check that holds all this -----------------------------------------------------------------
@@ -400,10 +290,6 @@ def test_running_the_whole_lesson_twice_in_one_kernel_shows_the_same() -> None:
     names: dict[str, object] = {}
     shown = []
     for _ in range(2):
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said):
-            for cell in read().cells:
-                if cell.cell_type == "code":
-                    exec(cell.source, names)  # noqa: S102 - our own cell
-        shown.append((said.getvalue(), str(names["rows"]), len(names["mailbox"].inbox())))
+        _, said = checks.play(HERE, names=names)
+        shown.append((said, str(names["rows"]), len(names["mailbox"].inbox())))
     assert shown[0] == shown[1]

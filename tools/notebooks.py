@@ -1,4 +1,3 @@
-# ruff: noqa: INP001, T201 - a script that speaks to the person who runs it
 """Run the lessons and their solutions from top to bottom and store what came out.
 
     uv run python tools/notebooks.py                  all of them, in place
@@ -101,9 +100,13 @@ def normalise(notebook: NotebookNode) -> None:
         tags = cell.metadata.get("tags")
         cell.metadata = NotebookNode({"tags": tags} if tags else {})
         for output in cell.get("outputs", []):
+            # A widget without its kernel opens as 'model not found' before its own HTML.
             output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
             if "metadata" in output:
-                output.metadata = NotebookNode()
+                # The words beside a picture stay: a page made by nbconvert reads them out.
+                told = output.metadata.items()
+                alts = {kind: {"alt": said["alt"]} for kind, said in told if "alt" in said}
+                output.metadata = nbformat.from_dict(alts)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

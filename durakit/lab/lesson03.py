@@ -116,8 +116,8 @@ def state_table(state: AgentState, caption: str = "A CHECKPOINT: what it holds")
         {"part": "pending", "holds": "; ".join(calls) or "(none)"},
         {
             "part": "budget",
-            "holds": f"used: {budget.used.turns} turns, {budget.used.tokens} tokens, "
-            f"{budget.used.cents} cents",
+            "holds": f"used: turns {budget.used.turns}, tokens {budget.used.tokens}, "
+            f"cents {budget.used.cents}",
         },
         {"part": "artifacts", "holds": "; ".join(made) or "(none)"},
         {"part": "mails", "holds": ", ".join(state.mails) or "(none)"},

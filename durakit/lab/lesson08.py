@@ -159,6 +159,7 @@ class LineCount(Shown):
         for line, counts in self._rows():
             last = line == _LEDGER
             code = "" if last else "font-family: monospace; white-space: pre; "
+            code += "" if any(counts) else "line-height: 2; "
             cells = "".join(f'<td style="text-align: right">{h(count)}</td>' for count in counts)
             name = f"<b>{h(line)}</b>" if last else (h(line) or "&nbsp;")
             body.append(f'<tr><td style="{code}{left}">{name}</td>{cells}</tr>')
@@ -376,13 +377,13 @@ def _at_every_crash(laboratory: _Laboratory, workflow: Workflow, ada: dict[str, 
     says = [f"{len(bad)} of {len(trials)} crashes go wrong. Look at this one: {worst.crash}."]
     if worst.in_a_step:
         says.append(
-            f"The boss has {len(worst.boss)} mails and Ada {len(worst.ada)}, and the runtime has "
-            "no call for one of them. A step, or a bare line, may run again."
+            f"Mails: {len(worst.boss)} for the boss and {len(worst.ada)} for Ada, and the runtime "
+            "has no call for one of them. A step, or a bare line, may run again."
         )
     elif len(worst.boss) > 1 or len(worst.ada) > 1:
         says.append(
-            f"The boss has {len(worst.boss)} mails and Ada {len(worst.ada)}: one request went out "
-            "again, and the service took it for a new one."
+            f"Mails: {len(worst.boss)} for the boss and {len(worst.ada)} for Ada. One request went "
+            "out again, and the service took it for a new one."
         )
     else:
         says.append(f"The run is {worst.status}: {one_line(worst.reason)}")

@@ -140,14 +140,14 @@ def plot_sweep(report: Report | Trace) -> Plot:
             "crash": number,
             "place": one_line(schedule.place, 40),
             "point": one_line(schedule.point, 40)
+            + (f" no. {schedule.occurrence}" if schedule.occurrence > 1 else "")
             + (f" ({schedule.fate})" if schedule.fate else ""),
             "effects": "-" if schedule.effects is None else schedule.effects,
             "verdict": schedule.verdict,
         }
         for number, schedule in enumerate(report.schedules, 1)
     )
-    unsafe = [row["crash"] for row in rows if not str(row["verdict"]).startswith("safe")]
-    found = f"not safe: {', '.join(map(str, unsafe))}" if unsafe else "all of them safe"
+    found = _found(rows)
     alt = (
         f"Bar chart of {one_line(report.workflow, 60)}: effects after each of {len(rows)} crashes "
         f"and its recovery; {report.reference} without a crash; {found}."
@@ -159,6 +159,16 @@ def plot_sweep(report: Report | Trace) -> Plot:
     return Plot(alt, rows, draw, (9.0, 1.3 + 0.36 * len(rows)))
 
 
+def _found(rows: Sequence[Row]) -> str:
+    """Return which crashes are not safe, and which were not tried: these are neither."""
+    untried = [row["crash"] for row in rows if row["verdict"] == NOT_REACHABLE]
+    safe = [row["crash"] for row in rows if str(row["verdict"]).startswith("safe")]
+    unsafe = [row["crash"] for row in rows if row["crash"] not in untried + safe]
+    found = [f"not safe: {', '.join(map(str, unsafe))}"] if unsafe else []
+    found += [f"not reachable: {', '.join(map(str, untried))}"] if untried else []
+    return "; ".join(found) or "all of them safe"
+
+
 def _draw_sweep(axes: Axes, report: Report, rows: Sequence[Row]) -> None:
     most = max([report.reference, 1, *(s.effects or 0 for s in report.schedules)])
     for at, (row, schedule) in enumerate(zip(rows, report.schedules, strict=True)):
@@ -167,8 +177,8 @@ def _draw_sweep(axes: Axes, report: Report, rows: Sequence[Row]) -> None:
         axes.barh(at, max(schedule.effects or 0, 0.02 * most), height=0.72, linewidth=1.2, **look)
         axes.text(
             (schedule.effects or 0) + 0.03 * most, at, f"{row['effects']}  {word}",
-            va="center", ha="left", fontsize=9, color=INK if schedule.good else RED,
-            weight="normal" if schedule.good else "bold",
+            va="center", ha="left", fontsize=9, color=RED if word.startswith("✗") else INK,
+            weight="bold" if word.startswith("✗") else "normal",
         )  # fmt: skip
     axes.axvline(report.reference, color=INK, linestyle=(0, (4, 3)), linewidth=1.2, zorder=0)
     labels = [_plain(f"{row['place']} · {row['point']}   {row['crash']}") for row in rows]

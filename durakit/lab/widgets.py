@@ -19,15 +19,16 @@ No button is ever disabled: a page takes the keyboard's focus away from one that
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import ipywidgets as widgets
 import traitlets
 
-from durakit.errors import UsageError
-from durakit.lab.html import SideBySide, Table, h, one_line
+from durakit.errors import InvalidField, UsageError
+from durakit.lab.html import Row, SideBySide, Table, h, one_line
 from durakit.lab.plots import WIDGET_VIEW, Plot, plot_timeline
 from durakit.lab.scenarios import (
     Event,
@@ -42,7 +43,15 @@ from durakit.lab.scenarios import (
 )
 from durakit.runtime import Run
 
-__all__ = ["CrashScrubber", "Inbox", "JournalTimeline", "LedgerView", "ScrubberModel"]
+__all__ = [
+    "CheckpointInspector",
+    "CrashScrubber",
+    "Inbox",
+    "InspectorModel",
+    "JournalTimeline",
+    "LedgerView",
+    "ScrubberModel",
+]
 
 _LINE: Final = "1px solid rgba(128, 128, 128, 0.6)"
 
@@ -53,7 +62,8 @@ _NAMES: Final = (
     "const name = () => {"
     "const box = this.closest('.durakit-view'); if (!box) return;"
     "box.querySelectorAll('[role=slider]').forEach("
-    "slider => slider.setAttribute('aria-label', 'Crash number'));"
+    "slider => slider.setAttribute('aria-label', "
+    "slider.closest('.widget-slider')?.querySelector('[title]')?.title || 'Number'));"
     "box.querySelectorAll('.durakit-status .widget-html-content').forEach("
     "line => line.setAttribute('aria-live', 'polite'));"
     "}; name(); setTimeout(name, 300); setTimeout(name, 2000);"
@@ -482,6 +492,355 @@ class CrashScrubber(_View):
             )
         finally:
             self.say(self.model.status())
+
+
+# -- the checkpoint inspector ----------------------------------------------------------------------
+
+#: Of a long run so many entries are shown around the chosen one; of a state so many lines (as text,
+#: and as HTML, where it scrolls), each so many characters long.
+_NEAR: Final = 40
+_LINES_OF_TEXT: Final = 40
+_LINES_OF_HTML: Final = 400
+_STATE_WIDTH: Final = 100
+
+
+class InspectorModel(traitlets.HasTraits):
+    """A run, entry by entry: its checkpoints, the state at each entry, and what changed since.
+
+    ``seq``: the entry that is looked at, from 1. ``other``: the entry that it is compared with; 0
+    is the checkpoint before it. ``world`` may be None. A journal only ever grows, so a state that
+    was read once is kept; ``look`` reads what has come since. Nothing here touches the world, and
+    only ``fork`` writes.
+    """
+
+    seq = traitlets.Int(1)
+    other = traitlets.Int(0)
+
+    def __init__(self, run: Run, world: Any = None) -> None:
+        self.run, self.world = run, world
+        self.forks: list[str] = []
+        """what was forked here, in words"""
+        self._states: dict[int, Any] = {}
+        self.look()
+        super().__init__()
+        self.seq = max(self.marks, default=self.last)
+
+    def look(self) -> None:
+        """Read the run and the world as they are now."""
+        self.moment = Moment.of(self.run, self.world)
+        self.marks: dict[int, str] = {
+            int(row["seq"]): str(row["what"]) for _, row in self.run.checkpoints().iterrows()
+        }
+        """the entries that are checkpoints, and what each is"""
+
+    @property
+    def last(self) -> int:
+        """The journal's last entry."""
+        return len(self.moment.journal)
+
+    @traitlets.validate("seq", "other")
+    def _inside(self, proposal: dict[str, Any]) -> int:
+        least = 1 if proposal["trait"].name == "seq" else 0
+        return max(least, min(int(proposal["value"]), self.last))
+
+    def step(self, direction: int) -> None:
+        """Go to the next checkpoint (1) or to the one before (-1), where there is one."""
+        ahead = [at for at in self.marks if (at - self.seq) * direction > 0]
+        if ahead:
+            self.seq = min(ahead, key=lambda at: abs(at - self.seq))
+
+    @property
+    def compared(self) -> int:
+        """The entry that this one is compared with; 0 where nothing stands before it."""
+        return self.other or max((at for at in self.marks if at < self.seq), default=0)
+
+    def state(self, seq: int) -> Any:
+        """Return the state after an entry, made of JSON types. Raises what ``run.at`` raises."""
+        if seq not in self._states:
+            found = self.run.at(seq)
+            dump = getattr(found, "model_dump", None)
+            self._states[seq] = dump(mode="json") if callable(dump) else found
+        return self._states[seq]
+
+    def fork(self) -> Run:
+        """Fork the run after the chosen entry, under the first free id.
+
+        Raises InvalidField after the run's end: nothing could follow.
+        """
+        number = 0
+        while True:
+            number += 1
+            try:
+                fork = self.run.fork(at=self.seq, id=f"{self.run.id}:fork-{number}")
+            except InvalidField as error:
+                if error.field != "id" or number > 999:
+                    raise
+                continue
+            self.forks.append(f"{fork.id} has entries 1 to {self.seq} of this run")
+            return fork
+
+    def words(self, seq: int) -> str:
+        """Return what an entry is: ``5 intent of send_email``."""
+        row = self.moment.journal[seq - 1]
+        return one_line(f"{seq} {row['kind']}{' of ' if row['step'] else ''}{row['step']}", 40)
+
+    def status(self) -> str:
+        """Return the status line: which entry, and whether it is a checkpoint."""
+        name = one_line(self.run.id, 60)
+        if self.seq in self.marks:
+            number = sorted(self.marks).index(self.seq) + 1
+            mark = f"▣ Checkpoint {number} of {len(self.marks)} ({self.marks[self.seq]})."
+        else:
+            mark = "No checkpoint."
+        what = self.words(self.seq).partition(" ")[2]
+        where = f"Run {name}, {self.moment.status}: entry {self.seq} of {self.last} — {what}."
+        return one_line(f"{where} {mark}{self._after()}")
+
+    def _after(self) -> str:
+        """How much has happened outside since the chosen entry."""
+        if self.world is None:
+            return ""
+        later, seen = 0, 0
+        for event in events(self.moment):
+            seen += event.lane == "belief"
+            later += event.kind == "effect" and seen >= self.seq
+        if not later:
+            return ""
+        return f" Since then {later} effect{' has' if later == 1 else 's have'} happened outside."
+
+    def _line(self) -> Iterator[tuple[int, str]]:
+        """The entries near the chosen one, and between them the effects as entry 0, in order."""
+        seen = 0
+        for event in events(self.moment):
+            if event.lane == "belief":
+                seen += 1
+                yield seen, self.words(seen).partition(" ")[2]
+            elif event.kind == "effect" and self.world is not None:
+                yield 0, "EFFECT"
+
+    def timeline(self) -> str:
+        """Return one box per entry: checkpoints marked, the chosen one framed, effects between."""
+        boxes, seen, left = [], 0, 0
+        for seq, words in self._line():
+            seen = seq or seen
+            if abs(seen - self.seq) > _NEAR:
+                left += seq > 0
+                continue
+            boxes.append(self._box(seq, words))
+        many = f"<span>({left} entries further away are not shown)</span>" if left else ""
+        legend = "▣ a checkpoint, □ any other entry"
+        legend += ", ★ an effect in the world" if self.world is not None else ""
+        return (
+            '<div role="list" aria-label="Timeline" style="display: flex; flex-wrap: wrap; '
+            f'align-items: stretch; gap: 4px; margin: 6px 0">{"".join(boxes)}</div>'
+            f'<div style="font-size: 11px; margin-bottom: 8px">{legend} {many}</div>'
+        )
+
+    def _box(self, seq: int, words: str) -> str:
+        small = "font-size: 11px; text-align: center;"
+        if not seq:
+            return f'<div role="listitem" style="{small} padding: 5px 2px"><b>★<br>EFFECT</b></div>'
+        here = seq == self.seq
+        current = ' aria-current="true"' if here else ""
+        # Frame and padding together are always as wide, so that nothing moves.
+        line = "3px solid currentColor; padding: 2px 6px" if here else f"{_LINE}; padding: 4px 8px"
+        mark = f"<b>▣ {seq}</b>" if seq in self.marks else f"□ {seq}"
+        return (
+            f'<div role="listitem"{current} style="{small} border: {line}; border-radius: 4px">'
+            f"{mark}<br>{h(words)}</div>"
+        )
+
+    def state_lines(self, seq: int, most: int) -> list[str]:
+        """Return the state after an entry, in lines, or why it cannot be shown."""
+        try:
+            text = json.dumps(self.state(seq), indent=2, ensure_ascii=False)
+        except Exception as error:  # noqa: BLE001 - the view tells it too; the rest stays of use
+            return [f"✗ This state cannot be read here: {one_line(error, _STATE_WIDTH)}"]
+        lines = text.splitlines()
+        shown = [
+            " " * (len(line) - len(line.lstrip())) + one_line(line, _STATE_WIDTH)
+            for line in lines[:most]
+        ]
+        left = len(lines) - len(shown)
+        return [*shown, f"… {left} more lines"] if left else shown
+
+    def changes(self) -> Table:
+        """Return what changed since the entry that this one is compared with."""
+        before = self.compared
+        caption = f"DIFF: from entry {before} to entry {self.seq}"
+        if not before:
+            return Table("DIFF", (), "(nothing stands before it)")
+        try:
+            rows = self.run.diff(before, self.seq).to_dict("records")
+        except Exception as error:  # noqa: BLE001 - as for the state
+            return Table(caption, (), f"✗ cannot be told: {one_line(error, _STATE_WIDTH)}")
+        named = [{str(name): value for name, value in row.items()} for row in rows]
+        return Table(caption, named, "(no difference)")
+
+    def believed(self) -> Table:
+        """Return what the journal knew of calls when the chosen entry was written."""
+        known: dict[tuple[object, object], Row] = {}
+        for row in self.moment.journal[: self.seq]:
+            if row["key"] and row["kind"] != "parked":
+                told = {"call": row["step"], "key": row["key"], "last entry": row["kind"]}
+                known[row["step"], row["key"]] = told
+        return Table(
+            f"BELIEF: calls, as of entry {self.seq}", list(known.values()), "(no record of any)"
+        )
+
+    def beside(self) -> SideBySide:
+        """Return belief as of the chosen entry, beside the truth as it is now."""
+        truth = self.moment.truth
+        shown = [self.believed(), truth.inbox_table(), truth.ledger_table()]
+        return SideBySide(tuple(shown if truth.inbox is not None else [shown[0], shown[2]]))
+
+    def body(self) -> str:
+        """Return what stands below the controls."""
+        lines = h("\n".join(self.state_lines(self.seq, _LINES_OF_HTML)))
+        state = (
+            f'<div><div style="padding: 4px 0"><b>STATE after entry {self.seq}</b></div>'
+            '<pre tabindex="0" role="region" aria-label="State" style="margin: 4px 0; '
+            f"padding: 6px 10px; border: {_LINE}; border-radius: 4px; max-height: 24em; "
+            'overflow: auto; line-height: 1.35; color: inherit; background: transparent">'
+            f"{lines}</pre></div>"
+        )
+        # Two columns where there is room, each at least so wide that a path can be read.
+        columns = "repeat(auto-fit, minmax(min(340px, 100%), 1fr))"
+        both = (
+            f'<div style="display: grid; grid-template-columns: {columns}; gap: 4px 32px">{state}'
+            f'<div style="overflow-x: auto">{self.changes().html()}</div></div>'
+        )
+        parts = [self.timeline(), both]
+        if self.world is not None:
+            parts.append(_headed("Belief then, and the truth now", self.beside()))
+        if self.forks:
+            forks = "".join(f"<li>{h(one_line(fork))}</li>" for fork in self.forks)
+            parts.append(f"<div><b>Forks made here</b><ul>{forks}</ul></div>")
+        return f'<div style="{_WITHIN}">{"".join(parts)}</div>'
+
+    def text(self) -> str:
+        """Return what is to see now, as plain text."""
+        line = []
+        for seq, words in self._line():
+            if not seq:
+                line.append("        ★ EFFECT")
+            elif abs(seq - self.seq) <= _NEAR:
+                here, mark = ">" if seq == self.seq else " ", "▣" if seq in self.marks else "□"
+                line.append(f"  {here} {mark} {seq} {words}")
+        state = [f"  {shown}" for shown in self.state_lines(self.seq, _LINES_OF_TEXT)]
+        parts = [
+            self.status(),
+            "\n".join(["TIMELINE (▣ a checkpoint)", *line]),
+            "\n".join([f"STATE after entry {self.seq}", *state]),
+            self.changes().text(),
+        ]
+        if self.world is not None:
+            parts.append(self.beside().text())
+        if self.forks:
+            forks = (f"  {one_line(fork)}" for fork in self.forks)
+            parts.append("\n".join(["FORKS made here", *forks]))
+        return "\n\n".join(parts)
+
+    def html(self) -> str:
+        """Return the same as HTML, without controls."""
+        return f"<div><div><b>{h(self.status())}</b></div>{self.body()}</div>"
+
+
+class CheckpointInspector(_View):
+    """Go to any entry of a run: its state, what changed since another one, and a fork from there.
+
+    ``run``: of a workflow or of a machine. ``world``: where given, the truth as it is now stands
+    beside what was believed then.
+    """
+
+    def __init__(self, run: Run, world: Any = None) -> None:
+        self.model = InspectorModel(run, world)
+        super().__init__()
+        model = self.model
+        self.status.layout.min_height = "3em"
+        wide = {"width": "auto"}
+        self.slider = widgets.IntSlider(
+            value=model.seq, min=1, max=model.last, tooltip="Journal entry", readout=False,
+            layout={"flex": "1 1 240px", "width": "auto"},
+        )  # fmt: skip
+        self.previous = _button("Previous", "Go to the entry before", self._guarded_move(-1))
+        self.next = _button("Next", "Go to the entry after", self._guarded_move(1))
+        self.earlier = _button(
+            "Previous checkpoint", "Go to the checkpoint before", self._guarded_step(-1)
+        )
+        self.later = _button("Next checkpoint", "Go to the checkpoint after", self._guarded_step(1))
+        self.compare = widgets.Dropdown(
+            options=[("the checkpoint before", 0)], description="Compare with",
+            tooltip="The entry to compare with", layout=wide, style={"description_width": "auto"},
+        )  # fmt: skip
+        self.fork = _button(
+            "Fork from here", "Begin a new run with the entries up to this one",
+            self.guarded(self._fork),
+        )  # fmt: skip
+        self.refresh = _button("Refresh", "Look again", self.guarded(self._look_again))
+        self._body = widgets.HTML(layout=wide)
+
+        self.slider.observe(self.guarded(self._from_controls), "value")
+        self.compare.observe(self.guarded(self._from_controls), "value")
+        self.model.observe(self.guarded(self._show), ["seq", "other"])
+        line = {"width": "100%", "flex_flow": "row wrap", "align_items": "center"}
+        actions = [self.earlier, self.later, self.compare, self.fork, self.refresh]
+        self.children = (
+            widgets.HBox([self.previous, self.slider, self.next], layout=line),
+            widgets.HBox(actions, layout=line),
+            self.status,
+            self._trouble,
+            self._body,
+            _names(),
+        )
+        self.guarded(self._show)(None)
+
+    def text(self) -> str:
+        """Return what is shown now, as plain text."""
+        return self.model.text()
+
+    def html(self) -> str:
+        """Return what is shown now, as HTML without controls."""
+        return self.model.html()
+
+    def _guarded_move(self, by: int) -> Callable[[object], None]:
+        return self.guarded(lambda: setattr(self.model, "seq", self.model.seq + by))
+
+    def _guarded_step(self, direction: int) -> Callable[[object], None]:
+        return self.guarded(lambda: self.model.step(direction))
+
+    def _from_controls(self) -> None:
+        self.model.seq = self.slider.value
+        self.model.other = self.compare.value
+
+    def _show(self) -> None:
+        """Bring every control and text to what the model says."""
+        model = self.model
+        if self.slider.max != model.last:
+            self.slider.max = model.last
+        entries = [(model.words(seq), seq) for seq in range(1, model.last + 1)]
+        options = (("the checkpoint before", 0), *entries)
+        if self.compare.options != options:
+            with self.compare.hold_trait_notifications():
+                self.compare.options = options
+                self.compare.value = model.other
+        self.slider.value, self.compare.value = model.seq, model.other
+        self.say(model.status())
+        self._body.value = model.body()
+        # What cannot be read stands as words in its place; the reason is told where troubles are.
+        for seq in (model.compared, model.seq):
+            if seq:
+                model.state(seq)
+
+    def _fork(self) -> None:
+        fork = self.model.fork()
+        self._show()
+        self.say(f"Forked: the new run is {one_line(fork.id, 80)}. rt.resume(id) goes on with it.")
+
+    def _look_again(self) -> None:
+        self.model.look()
+        self._show()
+        self.say("Looked again.")
 
 
 # -- views of the world and of a run ---------------------------------------------------------------

@@ -1,0 +1,260 @@
+"""What every lesson's tests check alike: its parts, its words, its stored outputs, its solution."""
+
+import builtins
+import contextlib
+import importlib.util
+import io
+import itertools
+import json
+import linecache
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import nbformat
+import pytest
+from nbformat import NotebookNode
+
+ROOT = Path(__file__).resolve().parent.parent
+
+PARTS = ["title", "goals", "first", "predict", "exercise", "takeaway", "terms", "end"]
+
+
+def load_tool() -> ModuleType:
+    """Return tools/notebooks.py, which is a script and not in any package."""
+    spec = importlib.util.spec_from_file_location("notebooks_tool", ROOT / "tools" / "notebooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+tool = load_tool()
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One lesson by its file's name; ``predictions``: how many guesses it asks for."""
+
+    name: str
+    title: str
+    predictions: int
+
+    @property
+    def number(self) -> str:
+        """The first two digits of its name."""
+        return self.name[:2]
+
+    @property
+    def path(self) -> Path:
+        """The lesson as it ships."""
+        return ROOT / "notebooks" / self.name
+
+    @property
+    def solution_path(self) -> Path:
+        """Its exercise, worked."""
+        return ROOT / "solutions" / self.name
+
+    def read(self) -> NotebookNode:
+        """Return the lesson as it is stored."""
+        return read(self.path)
+
+    def guesses(self) -> list[str]:
+        """Return the numbers of its predictions."""
+        return [f"{self.number}.{n}" for n in range(1, self.predictions + 1)]
+
+
+def read(path: Path) -> NotebookNode:
+    """Return a notebook as it is stored."""
+    return nbformat.read(path, as_version=4)
+
+
+def tagged(notebook: NotebookNode, tag: str) -> list[NotebookNode]:
+    """Return the cells that carry a tag, in order."""
+    return [cell for cell in notebook.cells if tag in cell.metadata.get("tags", ())]
+
+
+def texts(cell: NotebookNode) -> list[str]:
+    """Return what a cell shows, as plain text."""
+    return [output.get("text") or output["data"]["text/plain"] for output in cell.outputs]
+
+
+def cell_of(notebook: NotebookNode, name: str) -> NotebookNode:
+    """Return the cell of that id."""
+    return next(cell for cell in notebook.cells if cell.id == name)
+
+
+# -- running it ------------------------------------------------------------------------------------
+
+
+def run_fresh(lesson: Lesson) -> NotebookNode:
+    """Run the lesson in a fresh kernel, within the time a lesson may take, leaving nothing."""
+    notebook = lesson.read()
+    before = sorted(path.name for path in lesson.path.parent.iterdir())
+    assert tool.run(notebook, lesson.path.parent, limit=20.0) == []
+    after = sorted(path.name for path in lesson.path.parent.iterdir())
+    assert after == before, "left something behind"
+    return notebook
+
+
+def play(
+    lesson: Lesson,
+    look: Callable[[str, dict[str, object]], object] | None = None,
+    names: dict[str, object] | None = None,
+) -> tuple[dict[str, object], str]:
+    """Run the lesson's cells as a plain script; after each one, ``look(its id, its names)``.
+
+    Returns the names, and all that was printed. ``names`` of an earlier run make it a second one.
+    """
+    names = {} if names is None else names
+    said = io.StringIO()
+    for cell in lesson.read().cells:
+        if cell.cell_type != "code":
+            continue
+        run_cell(cell, names, said)
+        if look is not None:
+            look(cell.id, names)
+    return names, said.getvalue()
+
+
+_runs = itertools.count()
+
+
+def run_cell(cell: NotebookNode, names: dict[str, object], said: io.StringIO) -> None:
+    """Run one cell as a kernel does: its source can be looked up afterwards."""
+    file = f"<cell {cell.id} {next(_runs)}>"
+    linecache.cache[file] = (len(cell.source), None, cell.source.splitlines(keepends=True), file)
+    with contextlib.redirect_stdout(said):
+        exec(compile(cell.source, file, "exec"), names)  # noqa: S102 - our own cell
+
+
+# -- what each lesson must be ----------------------------------------------------------------------
+
+
+def check_parts(lesson: Lesson) -> None:
+    """Title, goals, first cell, predictions, exercise, takeaway, terms, closing mark."""
+    cells = lesson.read().cells
+    order = [cell.metadata["tags"][0] for cell in cells if cell.metadata.get("tags")]
+    assert list(dict.fromkeys(order)) == PARTS
+
+
+def check_title_and_takeaway(lesson: Lesson) -> None:
+    """One heading on top, and a takeaway of one sentence."""
+    (title,) = tagged(lesson.read(), "title")
+    assert title.source.startswith(f"# {lesson.number} · {lesson.title}\n")
+    (takeaway,) = tagged(lesson.read(), "takeaway")
+    (sentence,) = re.findall(r"\*\*(.+?)\*\*", takeaway.source, flags=re.DOTALL)
+    assert re.findall(r"[.!?]", sentence) == ["."]
+
+
+def check_predictions(lesson: Lesson) -> None:
+    """A question stands before each three dots, and the fact is shown after them."""
+    source = "\n".join(cell.source for cell in lesson.read().cells)
+    number, expected = lesson.number, lesson.guesses()
+    assert re.findall(rf"\*\*Predict ({number}\.\d)\*\*", source) == expected
+    asked = re.findall(rf'^predict\("({number}\.\d)", \.\.\.\)$', source, flags=re.MULTILINE)
+    assert asked == expected
+    told = re.findall(rf'^recall\("({number}\.\d)", fact=', source, flags=re.MULTILINE)
+    assert told == expected
+    for guess in expected:
+        verbs = ("**Predict {}**", 'predict("{}"', 'recall("{}"')
+        positions = [source.index(verb.format(guess)) for verb in verbs]
+        assert positions == sorted(positions)
+
+
+def check_cells(lesson: Lesson) -> None:
+    """No cell is empty, and each fits on the screen beside its text."""
+    for cell in lesson.read().cells:
+        assert cell.source.strip(), cell.id
+        if cell.cell_type == "code":
+            assert len(cell.source.splitlines()) <= 18, cell.id
+            assert max(map(len, cell.source.splitlines())) <= 92, cell.id
+
+
+def check_words(lesson: Lesson) -> None:
+    """Every word it explains is a word it uses."""
+    notebook = lesson.read()
+    (terms,) = tagged(notebook, "terms")
+    before = "\n".join(cell.source for cell in notebook.cells if cell is not terms).lower()
+    rows = re.findall(r"^\| ([^|]+) \|", terms.source, flags=re.MULTILINE)[1:]
+    words = [word.strip(" `") for row in rows if "--" not in row for word in row.split(",")]
+    assert len(words) >= 8
+    assert [word for word in words if word not in before] == []
+
+
+def check_first_cell(
+    lesson: Lesson, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without durakit it prints one line that says what to do, and stops there."""
+    real = builtins.__import__
+
+    def without(name: str, *rest: object) -> ModuleType:
+        if name.partition(".")[0] == "durakit":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return real(name, *rest)
+
+    (first,) = tagged(lesson.read(), "first")
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ModuleNotFoundError):
+        exec(first.source, {})  # noqa: S102 - our own cell
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "uv run durakit lab" in line
+
+
+def check_stored_outputs(lesson: Lesson, fresh: NotebookNode) -> None:
+    """The outputs that a reader sees on a web page are those that a learner gets."""
+    stored, shown = (
+        [texts(cell) for cell in notebook.cells if cell.cell_type == "code"]
+        for notebook in (lesson.read(), fresh)
+    )
+    assert shown == stored
+
+
+def facts(lesson: Lesson, fresh: NotebookNode) -> list[str]:
+    """Return the facts shown beside the predictions."""
+    numbers = range(1, lesson.predictions + 1)
+    return [texts(cell_of(fresh, f"r{n}"))[0].rpartition(" ")[2].rstrip(".") for n in numbers]
+
+
+def check_stub(fresh: NotebookNode) -> None:
+    """The lesson as it ships asks, and neither passes nor fails."""
+    (shown,) = texts(cell_of(fresh, "answer"))
+    assert shown.startswith("○ TODO")
+
+
+def check_solution(lesson: Lesson) -> None:
+    """The worked exercise runs in a fresh kernel and is told ✓ PASS, as it is stored."""
+    stored, notebook = read(lesson.solution_path), read(lesson.solution_path)
+    assert tool.run(notebook, lesson.solution_path.parent) == []
+    (shown,) = texts(cell_of(notebook, "answer"))
+    assert shown.startswith("✓ PASS")
+    assert texts(cell_of(notebook, "end"))[0].startswith(
+        f"■ END  Lesson {lesson.number}: 1 of 1 exercises passed"
+    )
+    for cell in stored.cells:
+        if cell.cell_type == "code":
+            assert texts(cell) == texts(cell_of(notebook, cell.id))
+
+
+def check_learner(lesson: Lesson, folder: Path, guesses: tuple[str, ...], answer: str) -> None:
+    """In my-lessons/ the guesses and the pass are kept, with ``answer`` put into the lesson."""
+    copy = folder / "my-lessons"
+    copy.mkdir()
+    notebook = lesson.read()
+    for number, guess in enumerate(guesses, start=1):
+        cell = cell_of(notebook, f"p{number}")
+        cell.source = cell.source.replace("...", guess)
+    cell_of(notebook, "answer").source = answer
+    assert tool.run(notebook, copy) == []
+    kept = json.loads((copy / "progress.json").read_text())
+    given = [[json.loads(guess)] for guess in guesses]
+    assert kept["predictions"] == dict(zip(lesson.guesses(), given, strict=True))
+    exercise = f"{lesson.number}.{lesson.predictions + 1}"
+    assert kept["exercises"] == {exercise: {"state": "PASS", "tries": 0}}
+    assert [path.name for path in copy.iterdir()] == ["progress.json"]
+    (closing,) = texts(cell_of(notebook, "end"))
+    many = len(guesses)
+    assert f"1 of 1 exercises passed, {many} of {many} predictions noted" in closing
