@@ -6,13 +6,14 @@ replaces it. A file never names code to import.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import inspect
 import json
 import math
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -330,6 +331,20 @@ def register(declared: Workflow) -> Workflow:
     """Make ``declared`` the workflow of its name in this process."""
     _workflows[declared.name] = declared
     return declared
+
+
+@contextlib.contextmanager
+def standing(declared: Workflow) -> Iterator[None]:
+    """For a while ``declared`` is the workflow of its name, whatever was defined after it."""
+    before = _workflows.get(declared.name)
+    _workflows[declared.name] = declared
+    try:
+        yield
+    finally:
+        if before is None:
+            del _workflows[declared.name]
+        else:
+            _workflows[declared.name] = before
 
 
 def find_workflow(name: str) -> Workflow:

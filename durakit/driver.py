@@ -342,10 +342,10 @@ class Driver:
         self._append("completed", payload=payload, ends="completed", progress=True, **parts)
 
     def _end_failed(self, error: Exception) -> None:
-        if self._next < len(self._slots):
+        left = self._left_over()
+        if left is not None:
             # Saved work is left over, an unknown call perhaps: the code is not the one it was.
-            what = f"the workflow's end ({_told(error)})"
-            self._end_suspended(self._mismatched(self._slots[self._next], what))
+            self._end_suspended(self._mismatched(left, f"the workflow's end ({_told(error)})"))
             return
         unknown = self._left_unknown()
         if unknown is not None:
@@ -353,6 +353,10 @@ class Driver:
             return
         saved = values.dump_error(error)
         self._append("failed", payload=_text({"error": saved}), ends="failed", progress=True)
+
+    def _left_over(self) -> Slot | None:
+        """The first saved place that the code has not come by."""
+        return self._slots[self._next] if self._next < len(self._slots) else None
 
     def _end_cancelled(self) -> None:
         unknown = self._left_unknown()
@@ -391,8 +395,8 @@ class Driver:
         )
 
     def _check_all_slots_used(self) -> None:
-        if self._next < len(self._slots):
-            left = self._slots[self._next]
+        left = self._left_over()
+        if left is not None:
             self._mismatch(left, "the workflow's end")
 
     # -- small shared moves ----------------------------------------------------------------
@@ -409,6 +413,11 @@ class Driver:
         """End the drive here; every later touch of the context ends it again."""
         self._stopped = stop
         raise stop
+
+    def stopped_by(self, stop: BaseException) -> None:
+        """What is no error ends the drive, also where the workflow swallows it."""
+        if self._stopped is None and not isinstance(stop, Exception):
+            self._stopped = stop
 
     def _ready(self) -> None:
         if self._stopped is not None:
@@ -1376,7 +1385,11 @@ class Context:
         run again. Raises what ``function`` raised; UnsavableValue with the path of the bad part
         for a value that has no lossless form; DeadlineExceeded where a limit has fired.
         """
-        return self._driver.step(name, function, args, kwargs)
+        try:
+            return self._driver.step(name, function, args, kwargs)
+        except BaseException as stop:
+            self._driver.stopped_by(stop)
+            raise
 
     def call(self, tool: Tool, /, *args: Any, key: str, **kwargs: Any) -> Any:
         """Carry out one operation on the outside world, under its operation key.
@@ -1386,7 +1399,11 @@ class Context:
         the operation was not executed, ArgumentsDiffer for a key that was used with other
         arguments, DeadlineExceeded naming the level. An unknown outcome suspends the run.
         """
-        return self._driver.call(tool, args, kwargs, key)
+        try:
+            return self._driver.call(tool, args, kwargs, key)
+        except BaseException as stop:
+            self._driver.stopped_by(stop)
+            raise
 
     def sleep(self, seconds: float, name: str = "sleep") -> None:
         """A durable timer: the run waits, without a lease and without a process.
@@ -1394,7 +1411,11 @@ class Context:
         ``rt.recover()`` goes on with it once the time has come. Raises InvalidField, and
         DeadlineExceeded at once where the wait would reach a limit.
         """
-        self._driver.sleep(seconds, name)
+        try:
+            self._driver.sleep(seconds, name)
+        except BaseException as stop:
+            self._driver.stopped_by(stop)
+            raise
 
     def wait_for(self, name: str, timeout: float | None = None) -> Any:
         """Wait for ``rt.signal(run.id, name, value)`` and return the value: a person in the loop.
@@ -1403,7 +1424,11 @@ class Context:
         before. Raises DeadlineExceeded (level ``wait``) where none came within ``timeout``
         seconds.
         """
-        return self._driver.wait_for(name, timeout)
+        try:
+            return self._driver.wait_for(name, timeout)
+        except BaseException as stop:
+            self._driver.stopped_by(stop)
+            raise
 
     def turn(self, name: str, timeout: float) -> Any:
         """A limit of ``timeout`` seconds for the work inside: ``with ctx.turn("send", 10):``."""

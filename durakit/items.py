@@ -116,12 +116,20 @@ class Items:
 
     def prune(self) -> int:
         """Remove what has expired or was deleted; returns how many rows. Runs are untouched."""
+        gone = "account = ? AND key <> '' AND (value IS NULL OR expires <= ?)"
 
         def work(c: sqlite3.Connection) -> int:
-            return c.execute(
-                "DELETE FROM store_item WHERE account = ? AND (value IS NULL OR expires <= ?)",
-                (self._account, self._clock.now()),
-            ).rowcount
+            now = self._clock.now()
+            # A key that comes back must not count from 1: somebody may still hold a version of
+            # it. The empty key, which nobody can use, remembers the highest of its namespace.
+            c.execute(
+                "INSERT INTO store_item SELECT account, namespace, '', max(version), NULL, ?, NULL "
+                f"FROM store_item WHERE {gone} GROUP BY namespace "
+                "ON CONFLICT (account, namespace, key) "
+                "DO UPDATE SET version = max(version, excluded.version)",
+                (now, self._account, now),
+            )
+            return c.execute(f"DELETE FROM store_item WHERE {gone}", (self._account, now)).rowcount
 
         return self._store.write(work)
 
@@ -162,7 +170,8 @@ class Items:
             row = c.execute(
                 _SELECT + " AND namespace = ? AND key = ?", (account, namespace, key)
             ).fetchone()
-            last = 0 if row is None else row[0]
+            floor = c.execute(_SELECT + " AND namespace = ? AND key = ''", (account, namespace))
+            last = (floor.fetchone() or (0,))[0] if row is None else row[0]
             visible = last if row is not None and self._alive(row) else 0
             if expected is not None and expected != visible:
                 raise VersionConflict(namespace, key, expected, visible)

@@ -280,6 +280,9 @@ class MachineDriver(Driver):
         if key is not None or not any(s.kind == "call" and not s.final for s in self._slots):
             super()._begin_new_work(name, key)
 
+    def _left_over(self) -> None:
+        """A plan made anew need not come by what the one before it saved."""
+
     def _save_step(self, name: str, occurrence: int, payload: str) -> None:
         """Steps wait for the checkpoint that ends their transition."""
         del occurrence

@@ -242,8 +242,7 @@ class Store:
     ) -> None:
         if durability not in ("power", "process"):
             raise InvalidField("durability", f"'power' or 'process', got {durability!r}")
-        if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
-            raise InvalidField("path", f"needs a file's path or ':memory:', got {path!r}")
+        _check_path(path)
         self.memory = str(path) == ":memory:"
         self.path = Path(path) if not self.memory else None
         self.name = str(path) if self.memory else str(Path(path).absolute())
@@ -276,8 +275,12 @@ class Store:
                 f"{self.path} lies on a network disk ({disk}); SQLite's WAL needs a local one",
                 stacklevel=3,
             )
-        with self._translating():
-            _migrate(self._connection())
+        try:
+            with self._translating():
+                _migrate(self._connection())
+        except BaseException:
+            self.close()  # what was not opened is not counted as open here
+            raise
 
     # -- connections and the one transaction helper ----------------------------------------
 
@@ -890,6 +893,11 @@ def _remove(c: sqlite3.Connection, row: RunRow) -> bool:
     c.execute("DELETE FROM checkpoint WHERE run = ?", (row.run,))
     c.execute("DELETE FROM run WHERE run = ?", (row.run,))
     return True
+
+
+def _check_path(path: Any) -> None:
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise InvalidField("path", f"needs a file's path or ':memory:', got {path!r}")
 
 
 def _place(run: int, seq: int) -> int:

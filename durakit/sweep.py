@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from durakit import values
-from durakit.define import Workflow, name_text
+from durakit.define import Workflow, name_text, standing
 from durakit.errors import InvalidField
 from durakit.faults import Boundary, CrashAt
 from durakit.kill import Children, Mode, can_fork, children
@@ -251,7 +251,12 @@ def sweep(
         values.plain_json(value)
     wanted = None if only is None else parse_seed(only)
     form = workflow.parameters.dump(args, kwargs)
-    with _home(keep) as home, _borrowed(world), _telling(progress, workflow.name) as tell:
+    with (
+        _home(keep) as home,
+        _borrowed(world),
+        standing(workflow),  # what recovers is found by its name, and must be this one
+        _telling(progress, workflow.name) as tell,
+    ):
         task = Task(workflow, form, world, deadline, seed, dict(signals or {}))
         task = task.with_blank(home / "blank")
         boundaries, reference = task.reference(home / "reference")

@@ -1,8 +1,10 @@
 """Lesson 02 as a learner meets it: its parts, its numbers against the ledger, its exercise."""
 
+import dataclasses
 import json
 import os
 import random
+import re
 import time
 from pathlib import Path
 
@@ -168,8 +170,17 @@ def test_a_raised_exception_hides_what_a_kill_shows(played) -> None:
 def test_the_real_kill_leaves_the_rows_of_the_simulation(fresh: NotebookNode) -> None:
     """The cell says so in words, for a workflow that only this kernel knows."""
     (shown,) = texts(cell_of(fresh, "real"))
-    assert "✓ The rows are identical" in shown
-    assert "DIFFERENT" not in shown
+    assert shown.startswith("✓ IDENTICAL  A child process was killed at this point")
+    assert re.findall(r"(\S+) +(\d) +(\d) +✓ same", shown) == [
+        ("journal", "3", "3"),
+        ("run", "1", "1"),
+        ("mail", "1", "1"),
+        ("request", "1", "1"),
+        ("journal", "7", "7"),
+        ("run", "1", "1"),
+        ("mail", "2", "2"),
+        ("request", "2", "2"),
+    ]
 
 
 def test_running_the_whole_lesson_twice_in_one_kernel_shows_the_same() -> None:
@@ -268,9 +279,9 @@ def worked(ctx, listed):
 
 @dk.workflow
 def still_a_step(ctx, listed):
-    """The key is made and not used."""
+    """The key is the name of a step, and the service is not told."""
     for reader in listed:
-        ctx.step("send", shop.send, reader["email"], "News 7", hello(reader))
+        ctx.step(f"news-7:{reader['id']}", shop.send, reader["email"], "News 7", hello(reader))
 
 
 @dk.workflow
@@ -442,7 +453,9 @@ def test_what_is_named_as_a_counterexample_is_one(tmp_path: Path) -> None:
     @dk.workflow
     def by_hand(ctx, listed):
         for reader in listed:
-            ctx.step("send", mailbox.send, reader["email"], "News 7", hello(reader))
+            ctx.step(
+                f"news-7:{reader['id']}", mailbox.send, reader["email"], "News 7", hello(reader)
+            )
 
     with dk.Runtime(tmp_path / "runs.db", clock=mailbox.clock, world=mailbox) as rt:
         rt.run(by_hand, lesson02.customers(), id="1", crash=dk.CrashAt.parse(seed))
@@ -514,7 +527,21 @@ def test_storing_takes_the_view_away_and_leaves_a_pictures_words() -> None:
     assert picture["metadata"]["image/png"]["alt"].startswith("Bar chart of welcome: effects after")
 
 
-def test_a_scenarios_frame_is_found_by_its_seed() -> None:
-    """What the cell gives as a word is a crash that the sweep has numbered."""
-    frames = scenarios.Scenario(worked, (lesson02.customers(1),), shop).trace.frames
-    assert "effect_done@send_letter" in [frame.schedule.seed for frame in frames]
+@needs_fork
+@pytest.mark.real_kill
+def test_a_difference_between_simulation_and_kill_would_be_told(monkeypatch) -> None:
+    """A simulation that lies is marked in words, with the table that differs."""
+    honest = scenarios.kill_for_real
+
+    def lying(scenario: scenarios.Scenario, frame: scenarios.Frame) -> scenarios.RealKill:
+        prints = {stage: dict(tables) for stage, tables in frame.disk.items()}
+        prints["crashed"]["world/mail.db", "mail"] = (0, "")
+        return honest(scenario, dataclasses.replace(frame, disk=prints))
+
+    monkeypatch.setattr(lesson02, "kill_for_real", lying)
+    readers = lesson02.customers(1)
+    text = lesson02.for_real(still_a_step, readers, world=shop, seed="step_done@news-7:42").text()
+    assert text.startswith("✗ DIFFERENT")
+    assert re.search(r"mail +0 +1 +✗ DIFFERENT", text)
+    with pytest.raises(dk.UsageError, match="has no crash"):
+        lesson02.for_real(worked, readers, world=shop, seed="step_done@elsewhere")

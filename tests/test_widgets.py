@@ -172,6 +172,25 @@ def test_toggles_say_in_a_shape_whether_they_are_on(scrubber):
     assert scrubber.recover.description == "☑ After recovery"
 
 
+def test_two_workflows_of_one_name_are_each_recovered_by_their_own_code(tmp_path):
+    """A cell that was run again replaces the name; what is compared are the two as they were."""
+    world = Mailbox(tmp_path, clock=dk.ManualClock())
+
+    def defined(subject):
+        @dk.workflow(name="one of a name")
+        def send(ctx):
+            return ctx.step("send", lambda: world.send("a@example.org", subject, "b")["id"])
+
+        return Scenario(send, (), world)
+
+    first, second = defined("first"), defined("second")
+    for scenario, subject in ((first, "first"), (second, "second")):
+        found = [frame.recovered.truth.inbox for frame in scenario.trace.frames]
+        assert {mail["subject"] for inbox in found for mail in inbox} == {subject}
+    assert dk.define.find_workflow("one of a name") is second.workflow
+    world.close()
+
+
 def test_one_scenario_alone_has_no_key_toggle():
     """There is nothing to compare, so there is no control and no word about it."""
     scrubber = CrashScrubber(WITHOUT_KEY)
@@ -648,7 +667,7 @@ def test_a_fork_has_a_new_id_and_touches_no_world(world, runtime):
     """The id is shown; a second fork gets the next one; the world's ledger stays as it was."""
     run = counted(world, runtime)
     inspector = CheckpointInspector(run, world)
-    inspector.slider.value = list(run.checkpoints()["seq"])[0]
+    inspector.slider.value = next(iter(run.checkpoints()["seq"]))
     runtime.start(dk.define.find_workflow("count"), Count(words="other"), id="count:fork-1")
     before = world.effects(), len(world.requests())
     inspector.fork.click()
@@ -680,7 +699,7 @@ def test_going_back_shows_that_the_world_does_not(world, runtime):
     run = counted(world, runtime)
     inspector = CheckpointInspector(run, world)
     assert "Since then" not in status(inspector)
-    inspector.slider.value = list(run.checkpoints()["seq"])[0]
+    inspector.slider.value = next(iter(run.checkpoints()["seq"]))
     assert "Since then 1 effect has happened outside." in status(inspector)
     assert "(no record of any)" in shown(inspector)
     assert "email-1" in Page(inspector._body.value).words

@@ -33,7 +33,7 @@ from durakit.lab.exercises import (
     wrong,
 )
 from durakit.lab.lesson01 import beside, customers, new_world
-from durakit.lab.scenarios import RealKill, Scenario, kill_for_real
+from durakit.lab.scenarios import Scenario, kill_for_real
 from durakit.mail import PROFILES, Mailbox
 from durakit.runtime import Run, Runtime
 from durakit.sweep import (
@@ -103,17 +103,30 @@ def red(report: Report) -> list[int]:
     return [number for number, row in rows if not row.good and row.verdict != NOT_REACHABLE]
 
 
-def for_real(workflow: Workflow, *args: Any, world: Mailbox, seed: str) -> RealKill | Note:
+def for_real(workflow: Workflow, *args: Any, world: Mailbox, seed: str) -> Note:
     """Crash at ``seed`` in a simulation and in a child that is killed, and compare what is left.
 
-    A Note in words where no child can be made here. Raises InvalidField for a seed that is none.
+    Says so in words where no child can be made here. Raises UsageError for a seed of no crash of
+    this workflow.
     """
     scenario = Scenario(workflow, args, world)
-    frame = next(f for f in scenario.trace.frames if f.schedule.seed == seed)
+    found = [frame for frame in scenario.trace.frames if frame.schedule.seed == seed]
+    if not found:
+        raise UsageError(f"{workflow.name!r} has no crash {seed!r}: see report.table()")
     try:
-        return kill_for_real(scenario, frame)
+        real = kill_for_real(scenario, found[0])
     except UsageError as error:
         return Note("○ NOT HERE", "No process was killed.", (one_line(error),))
+    # Tables without a row, and those of the file itself, would only make the picture longer.
+    rows = [
+        row for row in real.rows
+        if row["same"] != "✓ same" or (row["simulated"] != 0 and row["table"] != "schema_version")
+    ]  # fmt: skip
+    told = Table("ROWS: after the simulated crash, and after the kill", rows)
+    if real.same:
+        says = "Every table was compared, every row and column; shown are those with rows."
+        return Note("✓ IDENTICAL", real.words, (says,), told)
+    return Note("✗ DIFFERENT", real.words, (real.verdict,), told)
 
 
 def end() -> Note:
