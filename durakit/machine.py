@@ -28,7 +28,7 @@ import pydantic
 
 from durakit import changes, values
 from durakit.define import Workflow, register
-from durakit.driver import Context, Driver, Operating, Slot
+from durakit.driver import Context, Driver
 from durakit.errors import (
     ArgumentsDiffer,
     InvalidField,
@@ -36,9 +36,10 @@ from durakit.errors import (
     UnsavableValue,
     WorkflowChanged,
 )
+from durakit.operation import Operation
+from durakit.slots import Slot
 from durakit.store import CheckpointRow, Entry, Saved, Store
-
-_text = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
+from durakit.values import compact
 
 #: Changes lighter than this (bytes) never make a snapshot.
 SNAPSHOT_LEAST = 4096
@@ -73,7 +74,7 @@ class _StateParameter:
 
     def load(self, form: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The initial state, read back."""
-        return [self._codec.load(_text(form["state"]))], {}
+        return [self._codec.load(compact(form["state"]))], {}
 
 
 class Machine(Workflow):
@@ -189,7 +190,7 @@ class MachineDriver(Driver):
             self._finish(saved)
             return
         transition = saved.transition
-        text = _text(saved.form)
+        text = compact(saved.form)
         ctx = Context(self)
         while True:
             before = text
@@ -199,8 +200,8 @@ class MachineDriver(Driver):
             self._where = f" of transition {transition}"
             self._turns.clear()
             after = self._workflow.function(ctx, state)
-            if self._stopped is not None:
-                raise self._stopped
+            if self.stopped is not None:
+                raise self.stopped
             ended = isinstance(after, Done)
             text = self._dumped(after.state if isinstance(after, Done) else after)
             state = self._workflow.codec.load(text)
@@ -208,7 +209,7 @@ class MachineDriver(Driver):
                 saved.done = [json.loads(values.plain_json(after.result))]
             if ended or self._must_save(before, state):
                 self._append_checkpoint(saved, json.loads(text), transition)
-                self._reach(self._workflow.name, "checkpoint_saved", transition)
+                self.reach(self._workflow.name, "checkpoint_saved", transition)
             if ended:
                 self._finish(saved)
                 return
@@ -234,15 +235,15 @@ class MachineDriver(Driver):
 
     def _loaded(self, form: Any) -> Any:
         try:
-            return self._workflow.codec.load(_text(form))
+            return self._workflow.codec.load(compact(form))
         except UnloadableValue as error:
-            self._unloadable("state", error)
+            self.unloadable("state", error)
 
     def _enter(self, form: Any) -> _Saved:
         """The last saved state; the initial one is in the run's first entry."""
-        saved = _Saved(form, 0, 1, 0, len(_text(form)))
-        marks = [entry for entry in self._entries if entry.kind == "checkpoint"]
-        version = self._row.version
+        saved = _Saved(form, 0, 1, 0, len(compact(form)))
+        marks = [entry for entry in self.entries if entry.kind == "checkpoint"]
+        version = self.row.version
         if marks:
             _rebuild(saved, marks)
             body = json.loads(marks[-1].payload)
@@ -255,7 +256,7 @@ class MachineDriver(Driver):
                 saved.form = self._workflow.migrated(saved.form, version)
             except Exception as error:  # noqa: BLE001 - the run is as it was; only code is wrong
                 why = f"of version {version} could not be migrated ({type(error).__name__})"
-                self._unloadable("state", UnloadableValue(why))
+                self.unloadable("state", UnloadableValue(why))
             self._loaded(saved.form)
             self._append_checkpoint(saved, saved.form, saved.transition, whole=True)
         return saved
@@ -270,15 +271,15 @@ class MachineDriver(Driver):
                 return slot
         return None
 
-    def _other_arguments(self, slot: Slot, op: Operating) -> NoReturn:
+    def _other_arguments(self, slot: Slot, op: Operation) -> NoReturn:
         """A plan made anew may word it otherwise; it is refused as in the first life."""
         saved = json.loads(slot.intent or "{}").get("arguments", "")
         raise ArgumentsDiffer(f"key {op.key!r} of tool {op.tool.name}", saved, op.arguments)
 
-    def _begin_new_work(self, name: str, key: str | None) -> None:
+    def begin_new_work(self, name: str, key: str | None) -> None:
         """While a call of the re-entered transition is open, what leads to it is recovery."""
         if key is not None or not any(s.kind == "call" and not s.final for s in self._slots):
-            super()._begin_new_work(name, key)
+            super().begin_new_work(name, key)
 
     def _left_over(self) -> None:
         """A plan made anew need not come by what the one before it saved."""
@@ -286,7 +287,7 @@ class MachineDriver(Driver):
     def _save_step(self, name: str, occurrence: int, payload: str) -> None:
         """Steps wait for the checkpoint that ends their transition."""
         del occurrence
-        self._unsaved.append(Saved("step", name, payload, self._clock.now()))
+        self._unsaved.append(Saved("step", name, payload, self.clock.now()))
 
     def _append_checkpoint(
         self, saved: _Saved, form: Any, transition: int, *, whole: bool = False
@@ -295,13 +296,13 @@ class MachineDriver(Driver):
         parts: dict[str, Any] = {"transition": transition, "version": self._workflow.version}
         if saved.done is not None:
             parts["done"] = saved.done
-        text = _text(changed)
+        text = compact(changed)
         saved.weight += len(text)
         whole = whole or saved.weight > max(saved.size, SNAPSHOT_LEAST)
         parts["state" if whole else "changes"] = form if whole else changed
-        self._append(
+        self.append(
             "checkpoint",
-            payload=_text(parts),
+            payload=compact(parts),
             progress=True,
             before=tuple(self._unsaved),
             checkpoint=(transition, 0 if whole else saved.whole),
@@ -310,7 +311,7 @@ class MachineDriver(Driver):
         self._slots.clear()
         saved.form, saved.transition = form, transition
         if whole:
-            saved.whole, saved.weight, saved.size = self._lease.seq, 0, len(_text(form))
+            saved.whole, saved.weight, saved.size = self.lease.seq, 0, len(compact(form))
 
     def _finish(self, saved: _Saved) -> None:
         """End, unless an operation is left without an outcome."""
@@ -329,12 +330,12 @@ def _rebuild(saved: _Saved, marks: list[Entry]) -> None:
         body = json.loads(marks[index].payload)
         if "state" in body:
             first, saved.whole, saved.form = index + 1, marks[index].seq, body["state"]
-            saved.size = len(_text(saved.form))
+            saved.size = len(compact(saved.form))
             break
     for mark in marks[first:]:
         body = json.loads(mark.payload)
         saved.form = changes.apply(saved.form, body["changes"])
-        saved.weight += len(_text(body["changes"]))
+        saved.weight += len(compact(body["changes"]))
 
 
 def state_at(store: Store, run: int, mark: CheckpointRow | None) -> Any:

@@ -18,7 +18,8 @@ from durakit import changes, faults, protocol, values
 from durakit.clock import Clock, SystemClock
 from durakit.deadline import ahead, seconds
 from durakit.define import Workflow, find_workflow, name_text
-from durakit.driver import LEAST_WAIT, POLL, Driver, Surroundings
+from durakit.drive import Surroundings
+from durakit.driver import Driver
 from durakit.errors import (
     ArgumentsDiffer,
     DamagedFile,
@@ -36,6 +37,7 @@ from durakit.errors import (
 from durakit.faults import Boundary, CrashAt, Incarnation
 from durakit.items import Items
 from durakit.machine import Machine, MachineDriver, check_version, state_at
+from durakit.operation import LEAST_WAIT, POLL
 from durakit.store import FINAL_STATUSES, OPEN_STATUSES, Claimed, Entry, OperationRow, RunRow, Store
 from durakit.workers import Workers
 

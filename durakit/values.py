@@ -41,7 +41,8 @@ _PLAIN = (
     list[dict[str, Any]],
 )  # fmt: skip
 
-_encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
+#: JSON as it is saved: strict, ASCII, no spaces.
+compact = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
 _encode_sorted = json.JSONEncoder(
     ensure_ascii=True, allow_nan=False, separators=(",", ":"), sort_keys=True
 ).encode
@@ -160,7 +161,7 @@ def _adapter(annotation: Any) -> pydantic.TypeAdapter[Any]:
 
 def plain_json(value: Any) -> str:
     """``value``, made of JSON types only, as strict ASCII JSON; else UnsavableValue."""
-    return _written(value, _encode)
+    return _written(value, compact)
 
 
 def canonical(value: Any) -> str:

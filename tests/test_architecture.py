@@ -17,7 +17,7 @@ PACKAGE = Path(dk.__file__).resolve().parent
 LAYERS = [
     ["errors", "clock", "deadline", "retry", "values", "changes", "protocol"],
     ["files", "store", "faults"],
-    ["define", "workers", "driver", "machine"],
+    ["define", "workers", "slots", "drive", "operation", "driver", "machine"],
     ["items", "tables", "runtime"],
     ["lives", "kill", "sweep", "testing", "cli"],
 ]

@@ -293,3 +293,20 @@ def test_running_the_whole_lesson_twice_in_one_kernel_shows_the_same() -> None:
         _, said = checks.play(HERE, names=names)
         shown.append((said, str(names["rows"]), len(names["mailbox"].inbox())))
     assert shown[0] == shown[1]
+
+
+def test_where_a_kernel_cuts_its_printing_is_not_stored():
+    """Pieces of one stream become one output; other outputs stay where they are."""
+    stream = nbformat.v4.new_output
+    cell = new_code_cell(
+        "",
+        outputs=[
+            stream("stream", text="a\n"),
+            stream("stream", text="b\n"),
+            stream("display_data", data={"text/plain": "x"}),
+            stream("stream", text="c\n"),
+        ],
+    )
+    notebook = new_notebook(cells=[cell, nbformat.v4.new_markdown_cell("words")])
+    tool.join_streams(notebook)
+    assert [o.get("text", "-") for o in notebook.cells[0].outputs] == ["a\nb\n", "-", "c\n"]

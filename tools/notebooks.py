@@ -66,7 +66,23 @@ def run(notebook: NotebookNode, folder: Path, limit: float = LIMIT) -> list[str]
         return [f"it takes more than {limit:g} seconds"]
     except DeadKernelError:
         return ["its kernel died"]
+    join_streams(notebook)
     return problems(notebook)
+
+
+def join_streams(notebook: NotebookNode) -> None:
+    """Make one output of what a kernel printed in several pieces: where it cuts is chance."""
+    for cell in notebook.cells:
+        joined: list[NotebookNode] = []
+        for output in cell.get("outputs", []):
+            last = joined[-1] if joined else None
+            same = last is not None and last.output_type == output.output_type == "stream"
+            if last is not None and same and last.name == output.name:
+                last.text += output.text
+            else:
+                joined.append(output)
+        if cell.cell_type == "code":
+            cell.outputs = joined
 
 
 def problems(notebook: NotebookNode) -> list[str]:

@@ -18,6 +18,7 @@ CREATE TABLE checkpoint (
 
 -- Values that outlive runs: the second level of persistence, with rules and retention of its own.
 -- It shares this file, and nothing else, with the runs.
+-- The row of the empty key, which nobody can use, holds the highest version that was pruned.
 CREATE TABLE store_item (
     account   TEXT NOT NULL,            -- who owns the namespace
     namespace TEXT NOT NULL,

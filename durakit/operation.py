@@ -1,0 +1,716 @@
+"""The protocol of one call, carried out.
+
+::
+
+    decide → save intent → send → effect → reply → save result → go on
+
+``protocol.decide`` is the only judge. Read ``run`` first, then downwards: what is decided, the
+attempt (intent, send, reply), saving the reply or the failure, asking, waiting, and the three
+ways to end without an attempt (replay, refuse, park). The rules that the code below keeps:
+
+1. The record is read or written together with our journal, in one transaction. When it is not
+   what we have seen (OperationMoved: another run, or a person, was quicker), we look again and
+   decide anew.
+2. ``ours``: this run's journal holds an intent of the operation, so the run may not end while it
+   is unknown. ``inherited``: its latest attempt is not of this incarnation. ``resent``: this
+   incarnation has sent it again.
+3. A reply in memory is saved, whatever limit has fired meanwhile. An attempt that was left at its
+   limit goes on; its late reply is evidence, and while it is alive no further attempt starts.
+4. The settle allowance of an unknown operation begins with the first decision about it.
+5. What others want (commands) is looked at before each decision, and between an intent and its
+   sending: nowhere else does it change what happens.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NoReturn
+
+from durakit import protocol, values
+from durakit.clock import Clock
+from durakit.deadline import Limit, narrow
+from durakit.define import Found, Tool
+from durakit.drive import Drive
+from durakit.errors import (
+    ArgumentsDiffer,
+    Cancelled,
+    DamagedFile,
+    DeadlineExceeded,
+    NotExecuted,
+    StoreStopped,
+    Suspended,
+)
+from durakit.protocol import (
+    Effect,
+    Event,
+    Execute,
+    Park,
+    Probe,
+    Probed,
+    Record,
+    Refuse,
+    Replay,
+    Request,
+    Status,
+    Wait,
+)
+from durakit.retry import Failure, FailureKind, classify
+from durakit.slots import concludes, contradiction, in_one_line, reply_payload, reply_text, short
+from durakit.store import Change, OperationMoved, OperationRow
+from durakit.values import compact
+from durakit.workers import Abandoned
+
+#: How often (seconds) an operation that another run is driving is looked at again.
+POLL = 0.05
+
+#: A wait that is asked for again must move every clock, one that counts microseconds too.
+LEAST_WAIT = 0.001
+
+#: How often a reply is offered to a store that refuses it, and the pause between (seconds).
+SAVE_TRIES = 3
+SAVE_PAUSE = 0.05
+
+
+@dataclass(eq=False, repr=False)
+class Attempted:
+    """How one attempt ended."""
+
+    value: Any = None
+    error: Exception | None = None
+    failure: Failure | None = None
+
+
+class CallHandle:
+    """What the tool sees of its own call; see ``durakit.define.Call``."""
+
+    __slots__ = ("_clock", "_ends", "attempt", "fence", "key")
+
+    def __init__(
+        self, key: str, attempt: int, fence: int, clock: Clock, ends: float | None
+    ) -> None:
+        self.key = key
+        self.attempt = attempt
+        self.fence = fence
+        self._clock = clock
+        self._ends = ends
+
+    def remaining(self) -> float | None:
+        """Seconds left for this attempt, never below zero; None without a limit."""
+        if self._ends is None:
+            return None
+        return max(0.0, round(self._ends - self._clock.monotonic(), 6))
+
+
+class Operation:
+    """One logical operation, from the workflow's call to its outcome."""
+
+    def __init__(
+        self,
+        drive: Drive,
+        tool: Tool,
+        key: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        arguments: str,
+        occurrence: int,
+    ) -> None:
+        self.drive = drive
+        self.tool = tool
+        self.key = key
+        self.args = args
+        self.kwargs = kwargs
+        self.arguments = arguments
+        self.occurrence = occurrence
+        self.row: OperationRow | None = None
+        #: this run's journal holds an intent of it
+        self.ours = False
+        self.inherited = False
+        self.resent = False
+        self.probes = 0
+        self.settle_ends: float | None = None
+        #: monotonic time of this incarnation's latest intent
+        self.sent_at: float | None = None
+        self.last_error: Exception | None = None
+
+    def run(self) -> Any:
+        """Ask ``decide``, do what it says, until the operation has an outcome."""
+        decision: protocol.Decision | None = None
+        while True:
+            try:
+                if decision is None:
+                    evidence = self._evidence()
+                    if evidence is not None:
+                        return evidence.result
+                    decision = self._decide()
+                match decision:
+                    case Execute():
+                        if self._still_running():
+                            decision = None
+                            continue
+                        attempted = self._attempt(decision)
+                        if attempted.failure is None:
+                            return self._save_reply(attempted.value)
+                        decision = self._save_failure(attempted)  # what follows is saved with it
+                    case Probe():
+                        answer = self._ask()
+                        if isinstance(answer, Found):
+                            return answer.result
+                        decision = answer
+                    case Wait():
+                        self._wait(decision)
+                        decision = None
+                    case Replay():
+                        return self._replay()
+                    case Refuse(reason):
+                        self._refuse(reason)
+                    case Park(reason):
+                        self._park(reason)
+            except OperationMoved:
+                self.look_again()
+                decision = None
+
+    def _evidence(self) -> Found | None:
+        """What others know about the operation by now: a person's word, or a late reply."""
+        self.drive.consume_commands()
+        word = self.drive.words.pop((self.tool.name, self.key), None)
+        if word is not None:
+            self.look_again()
+            if self.ours and concludes(word):
+                return Found(self.drive.give_back(word, self.tool.returns, self.tool.errors))
+        self._check_undisputed()
+        late = self._take_late_reply()
+        if late is None:
+            return None
+        if self._unresolved():
+            return Found(self._save_late_reply(late))
+        self._conflict(reply_payload(self.tool, late.value)[0])
+        return None
+
+    def _check_undisputed(self) -> None:
+        """Where two answers differ, nothing is sent before a person has decided."""
+        row = self.row
+        if (
+            row is not None
+            and row.status == "REFUSED"
+            and (row.tool, row.key) in self.drive.disputed
+        ):
+            self.drive.stop(contradiction(row.tool, row.key, row.status))
+
+    def _contract(self) -> protocol.Contract:
+        """The contract that decides: of an unknown operation the stricter of saved and declared."""
+        if self.row is None or not self._unresolved():
+            return self.tool.contract
+        return protocol.stricter(self.tool.contract, self.row.contract)
+
+    def _decide(
+        self,
+        failure: Failure | None = None,
+        probed: Probed | None = None,
+        row: OperationRow | None = None,
+    ) -> protocol.Decision:
+        row = row or self.row
+        now, mono = self._now(), self.drive.clock.monotonic()
+        record = None if row is None else self._record(row, now)
+        if record is not None and self.settle_ends is None:
+            self.settle_ends = mono + self.drive.around.settle
+        request = Request(
+            arguments=self.arguments,
+            remaining=self.drive.remaining(),
+            settle=max(0.0, (self.settle_ends or mono + self.drive.around.settle) - mono),
+            stopping=self.drive.stopping(),
+            inherited=self.inherited,
+            resent=self.resent,
+            failure=failure,
+            probed=probed,
+            probes=self.probes,
+        )
+        draw = 0.0 if failure is None else self.drive.around.rng.random()
+        return protocol.decide(record, request, self._contract(), self.tool.policy, now, draw)
+
+    def _record(self, row: OperationRow, now: float) -> Record:
+        elsewhere = row.run != self.drive.row.run and row.run_token == row.token
+        held = elsewhere and row.owner is not None and not self.drive.around.is_dead(row.owner)
+        return Record(
+            status=Status(row.status),
+            arguments=row.arguments,
+            attempts=row.attempts,
+            first_sent=row.first_sent,
+            sent=row.sent,
+            not_before=row.not_before,
+            held_until=row.leased if held and (row.leased or 0.0) > now else None,
+        )
+
+    def _now(self) -> float:
+        """Wall time, counted by the monotonic hand since our own intent.
+
+        A correction of the wall clock meanwhile makes no settling time end early or late.
+        """
+        if self.sent_at is None or self.row is None:
+            return self.drive.clock.now()
+        return round(self.row.sent + self.drive.clock.monotonic() - self.sent_at, 6)
+
+    def look_again(self) -> None:
+        """Read the record anew: it is no longer the one of our own attempt."""
+        self.row = self.drive.read(
+            self.drive.store.read_operation, self.drive.row.account, self.tool.name, self.key
+        )
+        self.inherited, self.sent_at = True, None
+
+    def check_row(self) -> None:
+        """Our journal holds this call's intent: a row that does not agree is damage, not news."""
+        row = self.row
+        intents = [
+            entry
+            for entry in self.drive.entries
+            if (entry.kind, entry.step, entry.key) == ("intent", self.tool.name, self.key)
+        ]
+        agrees = (
+            row is not None
+            and row.status in set(Status)
+            and all(
+                json.loads(entry.payload)["arguments"] == row.arguments
+                and (entry.attempt or 0) <= row.attempts
+                and (entry.attempt != 1 or entry.time == row.first_sent)
+                for entry in intents
+            )
+        )
+        if not agrees:
+            what = f"operation {self.tool.name} {short(self.key)} is not what the journal of run"
+            error = DamagedFile(
+                f"{self.drive.store.name}: {what} {self.drive.row.id!r} says it was"
+            )
+            self.drive.stop(StoreStopped(error))
+
+    def _attempt(self, decision: Execute) -> Attempted:
+        """Save the intent, then send."""
+        tool, attempt = self.tool, decision.attempt
+        self.drive.reach(tool.name, "before_intent", self.occurrence, attempt)
+        now = self.drive.clock.now()
+        limit = self._attempt_limit()
+        change = self._change(decision.event, attempts=attempt, sent=now)
+        intent = f'{{"arguments":"{self.arguments}","basis":"{decision.basis}"}}'
+        self.sent_at = self.drive.clock.monotonic()
+        seconds_left = None if limit is None else limit.remaining(self.sent_at)
+        # A tool without a limit of its own does not hold the lease for a whole session.
+        held = None if tool.timeout is None else seconds_left
+        self._note("intent", intent, change, limit=held, wait=seconds_left)
+        self.drive.begun.add((tool.name, self.key))
+        self.drive.consume_commands()
+        if (tool.name, self.key) in self.drive.words:
+            self.ours = True
+            raise OperationMoved(self.key)  # somebody knows how it ended: nothing is sent
+        if self.drive.cancel and decision.event is Event.INTENT:
+            # The commit that saved the intent brought the request to stop: nothing was sent.
+            told = compact({"because": "cancelled before it was sent"})
+            self._note("attempt", told, self._change(Event.REFUSAL))
+            self.drive.stop(Cancelled())
+        self.ours, self.inherited = True, False
+        self.resent = self.resent or decision.event is Event.RESEND
+        self.drive.reach(tool.name, "intent_saved", self.occurrence, attempt)
+        attempted = self._send(attempt, limit)
+        if attempted.failure is None or attempted.failure.kind is not FailureKind.UNKNOWN:
+            self.drive.reach(tool.name, "reply_received", self.occurrence, attempt)
+        return attempted
+
+    def _attempt_limit(self) -> Limit | None:
+        """min(the tool's own limit, what its parents have left).
+
+        Where the parents have nothing left, the settle allowance stands in for them.
+        """
+        now = self.drive.clock.monotonic()
+        parent = self.drive.tightest()
+        if self.drive.stopping():
+            parent = Limit(
+                "settle", self.tool.name, self.settle_ends or now + self.drive.around.settle
+            )
+        if self.tool.timeout is None:
+            return parent
+        return narrow(parent, "call", self.tool.name, self.tool.timeout, now)
+
+    def _send(self, attempt: int, limit: Limit | None) -> Attempted:
+        """Run the tool's function, at most until ``limit`` where the tool has a timeout."""
+        tool, clock = self.tool, self.drive.clock
+        ends = None if limit is None else limit.ends
+        handle = CallHandle(self.key, attempt, self.drive.lease.token, clock, ends)
+        if self.drive.watched:
+            self.drive.incarnation.busy = (tool.name, self.occurrence, attempt)
+
+        # A copy for each attempt: what a tool does to its arguments reaches neither the next
+        # attempt (same key, same content) nor the workflow (a replay would not see it).
+        args, kwargs = copied(self.args), self.kwargs and copy.deepcopy(self.kwargs)
+
+        def work() -> Any:
+            return tool.function(handle, *args, **kwargs)
+
+        began = clock.monotonic()
+        abandoned: Abandoned | None = None
+        value: Any = None
+        error: Exception | None = None
+        try:
+            what = f"tool {tool.name}"
+            abandoned, value = self._bounded(what, work, ends, attempt=True)
+        except Exception as raised:  # noqa: BLE001 - whatever a tool raises is judged
+            error = raised
+        if self.drive.incarnation.dead is not None:
+            self.drive.stop(self.drive.incarnation.dead)
+        over = tool.timeout is not None and ends is not None and clock.monotonic() > ends
+        if abandoned is None and over and error is None:
+            # Without a thread of its own the tool could not be left at its limit; its reply
+            # is treated as what it is: one that came too late, and evidence.
+            abandoned = Abandoned.finished(value, partial(reply_text, tool))
+        if abandoned is not None:
+            self.drive.around.workers.abandon(self._identity(), abandoned)
+            return self._timed_out(limit, clock.monotonic() - began)
+        if error is None:
+            return Attempted(value)
+        self.last_error = error
+        judged = classify(
+            error, effect=self._contract().effect is not Effect.NONE, now=self.drive.clock.now()
+        )
+        return Attempted(None, error, judged)
+
+    def _bounded(
+        self,
+        inside: str,
+        work: Callable[[], Any],
+        ends: float | None,
+        *,
+        attempt: bool,
+    ) -> tuple[Abandoned | None, Any]:
+        """Run the tool or its probe: (None, value), or (the job, None) once ``ends`` has passed.
+
+        A tool with a limit runs on a thread of its own, where it can be left; any other, and
+        every tool on a virtual clock, in this one. Raises what ``work`` raised.
+        """
+        self.drive.inside = inside
+        try:
+            if self.tool.timeout is None or self.drive.clock.kind != "system":
+                return None, work()
+            assert ends is not None
+            left = max(0.0, ends - self.drive.clock.monotonic())
+            job = Abandoned(work, self.drive.incarnation, dump=partial(reply_text, self.tool))
+            return self.drive.around.workers.run(job, left, self._identity() if attempt else None)
+        finally:
+            self.drive.inside = None
+
+    def _timed_out(self, limit: Limit | None, took: float) -> Attempted:
+        assert limit is not None
+        error = DeadlineExceeded(
+            limit.level, limit.name, f"{self.tool.name} gave no reply within {took:.3g} s"
+        )
+        self.last_error = error
+        kind = FailureKind.UNKNOWN
+        if self._contract().effect is Effect.NONE:
+            kind = FailureKind.TRANSIENT
+        return Attempted(None, error, Failure(kind, f"no reply before the {limit.level} limit"))
+
+    def _save_reply(self, value: Any) -> Any:
+        """A reply in memory is saved, deadline or not: the truth is never stopped."""
+        payload, value = reply_payload(self.tool, value)
+        self._conclude("result", payload, Event.REPLY)
+        self.drive.reach(
+            self.tool.name, "result_saved", self.occurrence, self.row.attempts if self.row else 1
+        )
+        return value
+
+    def _save_failure(self, attempted: Attempted) -> protocol.Decision:
+        """Save a failed attempt together with what follows from it; returns that."""
+        assert attempted.failure is not None
+        assert attempted.error is not None
+        assert self.row is not None
+        failure, tool = attempted.failure, self.tool
+        event = protocol.FAILURE_EVENTS[failure.kind]
+        status = protocol.after(Status(self.row.status), event)
+        error = values.dump_error(attempted.error, tool.errors)
+        attempt = self.row.attempts
+        if status is Status.FAILED:
+            self._conclude("result", compact({"error": error}), event)
+            self.drive.reach(tool.name, "result_saved", self.occurrence, attempt)
+            self._raise_saved(error)
+        moved = self.row._replace(status=status.value, not_before=None)
+        decision = self._decide(failure=failure, row=moved)
+        told = {"error": error, "judged": failure.kind.value, "because": failure.reason}
+        if isinstance(decision, Refuse):
+            final = self._final_error(decision.reason, attempted.error)
+            saved = values.dump_error(final, tool.errors)
+            body = {**told, "error": saved, "why": decision.reason}
+            self._note("result", compact(body), self._change(event), progress=True)
+            self.drive.reach(tool.name, "result_saved", self.occurrence, attempt)
+            self._raise_saved(saved, attempted.error)
+        told["then"] = protocol.describe(decision)
+        not_before, limit = None, None
+        if isinstance(decision, Wait):
+            not_before, limit = self.drive.clock.now() + decision.seconds, decision.seconds
+        change = self._change(event, not_before=not_before)
+        self._note("attempt", compact(told), change, limit=limit)
+        if failure.kind is not FailureKind.UNKNOWN:
+            self.drive.reach(tool.name, "result_saved", self.occurrence, attempt)
+        return decision
+
+    def _final_error(self, reason: str, error: Exception | None) -> Exception:
+        """What a call that ends without an outcome of its own raises."""
+        if reason == protocol.DEADLINE:
+            limit = self.drive.tightest()
+            level, name = (limit.level, limit.name) if limit else ("session", "session")
+            last = f"; last error: {in_one_line(error)}" if error is not None else ""
+            known = "not executed" if self.row is not None else "not begun"
+            return DeadlineExceeded(level, name, f"{self.tool.name} is {known}{last}")
+        if error is not None:
+            return error
+        tries = self.row.attempts if self.row else 0
+        return NotExecuted(f"{self.tool.name} was not executed after {tries} attempts")
+
+    def _raise_saved(self, saved: dict[str, Any], cause: Exception | None = None) -> NoReturn:
+        raise values.load_error(saved, self.tool.errors) from cause or self.last_error
+
+    def _ask(self) -> Found | protocol.Decision | None:
+        """Probe, and save the answer: found; or what follows; or None to decide anew."""
+        assert self.tool.probe is not None
+        assert self.row is not None
+        asked = self._now()
+        limit = self._attempt_limit()
+        ends = None if limit is None else limit.ends
+        handle = CallHandle(
+            self.key, self.row.attempts, self.drive.lease.token, self.drive.clock, ends
+        )
+        self.probes += 1
+        problem = None
+        probe = self.tool.probe
+        try:
+            what = f"probe of {self.tool.name}"
+            left, answer = self._bounded(what, lambda: probe(handle), ends, attempt=False)
+            if left is not None:
+                answer, problem = Probed.STILL_UNKNOWN, "no answer before the limit"
+        except Exception as error:  # noqa: BLE001 - a probe that fails has told nothing
+            answer, problem = Probed.STILL_UNKNOWN, in_one_line(error)
+        if self.drive.incarnation.dead is not None:
+            self.drive.stop(self.drive.incarnation.dead)
+        if not isinstance(answer, Found | Probed):
+            kind = type(answer).__name__
+            problem = f"a probe answers Found(…), Absent or StillUnknown, and this one a {kind}"
+            answer = Probed.STILL_UNKNOWN
+        self.drive.reach(self.tool.name, "probe_answered", self.occurrence, self.row.attempts)
+        record = self._record(self.row, self.drive.clock.now())
+        probed = answer if isinstance(answer, Probed) else None
+        event = protocol.probe_event(
+            record, self._contract(), isinstance(answer, Found), probed, asked
+        )
+        if isinstance(answer, Found):
+            payload, value = reply_payload(self.tool, answer.result, {"basis": "probe: found"})
+            self._conclude("result", payload, Event.FOUND)
+            return Found(value)
+        told: dict[str, Any] = {"answer": answer.value}
+        if problem:
+            told["problem"] = problem
+        if event is Event.ABSENT:
+            change = self._change(event)
+            told["basis"] = "asked after the settling time: final"
+            self._note("probe", compact(told), change)
+            return None
+        decision = self._decide(probed=probed)
+        told["then"] = protocol.describe(decision)
+        self.drive.append(
+            "probe",
+            step=self.tool.name,
+            key=self.key,
+            attempt=self.row.attempts,
+            payload=compact(told),
+        )
+        return decision
+
+    def _wait(self, decision: Wait) -> None:
+        if decision.reason == protocol.IN_PROGRESS:
+            self.drive.clock.sleep(max(LEAST_WAIT, min(POLL, decision.seconds)))
+            self.drive.commands_waiting = True  # nothing is appended here that would tell us
+            self.drive.consume_commands()
+            self.look_again()
+            return
+        drawn = decision.bound is not None
+        self.drive.clock.sleep(decision.seconds if drawn else max(LEAST_WAIT, decision.seconds))
+        # A wait that was drawn is over by the clock that drew it; a wall clock set back
+        # meanwhile must not make it begin again.
+        if self.row is not None:
+            self.row = self.row._replace(not_before=None)
+
+    def _replay(self) -> Any:
+        """Another run, or an earlier call here, has concluded it: give that, marked so."""
+        assert self.row is not None
+        payload = self.drive.read(self.drive.store.reply_of, self.row)
+        if payload is None:
+            self._park("concluded, but its reply is not in this file")
+        assert payload is not None
+        body = json.loads(payload)
+        told = {name: body[name] for name in ("value", "unsavable", "error") if name in body}
+        told["replay"] = {"run": self.row.run_id, "first_sent": self.row.first_sent}
+        text = compact(told)
+        self.drive.append(
+            "replayed", step=self.tool.name, key=self.key, payload=text, progress=True
+        )
+        return self.drive.give_back(text, self.tool.returns, self.tool.errors)
+
+    def _refuse(self, reason: str) -> NoReturn:
+        """The call ends here without (another) attempt."""
+        # A run that names an unknown operation does not end, though another run began it.
+        named = self.ours or (reason != protocol.ARGUMENTS_DIFFER and self._names(reason))
+        if named and self._unresolved() and self._contract().effect is not Effect.NONE:
+            why = {
+                protocol.ARGUMENTS_DIFFER: "the code now asks for other arguments than were sent",
+                protocol.IN_PROGRESS: f"in progress in run {self.row.run_id if self.row else ''!r}",
+            }
+            self._park(f"unknown: {why.get(reason, reason)}")
+        if reason == protocol.CANCEL or (reason == protocol.IN_PROGRESS and self.drive.cancel):
+            self.drive.stop(Cancelled())
+        error: Exception
+        if reason == protocol.ARGUMENTS_DIFFER:
+            assert self.row is not None
+            what = f"key {short(self.key)} of tool {self.tool.name}"
+            error = ArgumentsDiffer(what, self.row.arguments, self.arguments)
+        elif reason == protocol.IN_PROGRESS:
+            assert self.row is not None
+            limit = self.drive.tightest()
+            level, name = (limit.level, limit.name) if limit else ("session", "session")
+            detail = f"{self.tool.name} {short(self.key)} is in progress in run {self.row.run_id!r}"
+            error = DeadlineExceeded(level, name, detail)
+        else:
+            error = self._final_error(reason, self.last_error)
+        saved = values.dump_error(error, self.tool.errors)
+        payload = compact({"error": saved, "why": reason})
+        self.drive.append(
+            "refused", step=self.tool.name, key=self.key, payload=payload, progress=True
+        )
+        raise values.load_error(saved, self.tool.errors)
+
+    def _names(self, reason: str) -> bool:
+        waited = reason == protocol.IN_PROGRESS and not self.drive.cancel
+        return waited or (self.tool.name, self.key) in self.drive.met
+
+    def _park(self, reason: str) -> NoReturn:
+        self.drive.stop(
+            Suspended("needs_decision", reason, step=self.tool.name, key=self.key, why="unknown")
+        )
+
+    def _still_running(self) -> bool:
+        """While an abandoned attempt is alive no further attempt starts: wait for it."""
+        running = self.drive.around.workers.running(self._identity())
+        if running is None:
+            return False
+        mono = self.drive.clock.monotonic()
+        allowance = (self.settle_ends or mono) - mono
+        remaining = self.drive.remaining()
+        if remaining is not None and not self.drive.stopping():
+            allowance = min(allowance, remaining)
+        if not running.join(max(0.0, allowance)):
+            self._park("unknown: an attempt left at its limit is still running")
+        return True
+
+    def _take_late_reply(self) -> Abandoned | None:
+        """An abandoned attempt that has meanwhile succeeded is evidence."""
+        return self.drive.around.workers.late(self._identity())
+
+    def _save_late_reply(self, late: Abandoned) -> Any:
+        payload, value = reply_payload(self.tool, late.value, {"basis": "late reply"})
+        self._conclude("late_reply", payload, Event.LATE_REPLY)
+        return value
+
+    def _unresolved(self) -> bool:
+        return self.row is not None and self.row.status in ("DISPATCHED", "RESENT")
+
+    def _identity(self) -> tuple[str, str, str, str]:
+        return (self.drive.store.name, self.drive.row.account, self.tool.name, self.key)
+
+    def _conclude(self, kind: str, payload: str, event: Event) -> None:
+        """Save what settles the operation; a store that hiccups is asked again."""
+        for attempt in range(1, SAVE_TRIES + 1):
+            try:
+                change = self._change(event, concludes=True)
+                self._note(kind, payload, change, progress=True)
+                return
+            except OperationMoved:
+                if event is Event.FINAL_REFUSAL:
+                    raise  # a refusal of our attempt says nothing about the other one
+                # Another run, or a person, moved it while we held the reply.
+                self.look_again()
+                if self.row is None or Status(self.row.status) not in (
+                    Status.DISPATCHED,
+                    Status.RESENT,
+                ):
+                    self._conflict(payload)
+                event = Event.LATE_REPLY
+            except StoreStopped:
+                if attempt == SAVE_TRIES:
+                    raise
+                self.drive.stopped = None
+                self.drive.clock.sleep(SAVE_PAUSE * attempt)
+        raise AssertionError("unreachable")  # pragma: no cover
+
+    def _conflict(self, payload: str) -> None:
+        """Our evidence meets an outcome that is saved already: keep both."""
+        row = self.row
+        saved = None if row is None else self.drive.read(self.drive.store.reply_of, row)
+        body = json.loads(payload)
+        agrees = row is not None and row.status == "SUCCEEDED"
+        if agrees and saved is not None and json.loads(saved).get("value") == body.get("value"):
+            raise OperationMoved(self.key)
+        told = {"conflict": body, "saved": row.status if row else None}
+        self.drive.append("late_reply", step=self.tool.name, key=self.key, payload=compact(told))
+        self.drive.stop(contradiction(self.tool.name, self.key, row.status if row else "nothing"))
+
+    def _change(
+        self,
+        event: Event,
+        *,
+        attempts: int | None = None,
+        sent: float | None = None,
+        not_before: float | None = None,
+        concludes: bool = False,
+    ) -> Change:
+        """The row's move for ``event``, as ``protocol.TRANSITIONS`` has it."""
+        row = self.row
+        status = Status.NEW if row is None else Status(row.status)
+        if row is None:
+            return Change(
+                self.drive.row.account, self.tool.name, self.key, self.arguments,
+                self.tool.contract.effect, protocol.after(status, event), 1, sent or 0.0, None,
+                None,
+            )  # fmt: skip
+        # A new attempt is made under the contract of today; what follows belongs to that attempt.
+        contract = self.tool.contract.effect if event is Event.INTENT else row.contract
+        return Change(
+            row.account, row.tool, row.key, row.arguments, contract,
+            protocol.after(status, event), attempts or row.attempts,
+            row.sent if sent is None else sent, not_before, (row.status, row.attempts), concludes,
+        )  # fmt: skip
+
+    def _moved(self, change: Change, now: float) -> None:
+        """Remember the row as we have just written it."""
+        first = now if self.row is None else self.row.first_sent
+        run, lease = self.drive.row, self.drive.lease
+        self.row = OperationRow(
+            change.account, change.tool, change.key, change.arguments, change.contract,
+            change.status, change.attempts, first, change.sent, change.not_before,
+            run.run, lease.token, None, None, run.id, lease.owner, lease.leased, lease.token,
+        )  # fmt: skip
+
+    def _note(self, kind: str, payload: str, change: Change, **parts: Any) -> None:
+        """Append an entry about the operation together with its row's move."""
+        now = self.drive.clock.now()
+        self.drive.append(
+            kind, step=change.tool, key=change.key, attempt=change.attempts, payload=payload,
+            change=change, **parts,
+        )  # fmt: skip
+        if not change.concludes:
+            self._moved(change, now)
+
+
+_UNCHANGING = frozenset({str, int, float, bool, type(None)})
+
+
+def copied(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """``args``, and nothing in it shared; most arguments are values that cannot change."""
+    if all(type(value) in _UNCHANGING for value in args):
+        return args
+    return copy.deepcopy(args)
