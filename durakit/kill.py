@@ -12,17 +12,19 @@ import importlib
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from durakit import faults
 from durakit.define import find_workflow
 from durakit.errors import UsageError
 from durakit.faults import CrashAt
 from durakit.lives import Task
+
+if TYPE_CHECKING:
+    import subprocess
 
 Mode = Literal["simulated", "process"]
 
@@ -90,6 +92,8 @@ class Children:
         return answer == "killed"
 
     def _start_server(self) -> subprocess.Popen[str]:
+        import subprocess  # noqa: PLC0415 - an import of durakit stays cheap without it
+
         assert self._where is not None
         task = self._task
         spec = {
