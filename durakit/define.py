@@ -298,11 +298,6 @@ class Workflow:
         self.returns = values.returns(function)
         self.parameters = Parameters(function, "ctx")
 
-    def invoke(self, ctx: Any, form: dict[str, Any]) -> Any:
-        """Run the function on arguments read back from their saved form."""
-        args, kwargs = self.parameters.load(form)
-        return self.function(ctx, *args, **kwargs)
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the bare function: nothing is saved."""
         return self.function(*args, **kwargs)

@@ -266,7 +266,7 @@ class Drive:
             row is not None
             and timely
             and (
-                row.status in ("DISPATCHED", "RESENT")
+                row.status in protocol.UNRESOLVED
                 or (disputed and body.get("outcome") == "completed")
             )
         ):

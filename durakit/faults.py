@@ -212,6 +212,11 @@ class Incarnation:
         self.busy: tuple[str, int, int] = ("run", 1, 1)
 
     @property
+    def armed(self) -> bool:
+        """Whether it was to die somewhere, and lives."""
+        return self._crash is not None and self.dead is None
+
+    @property
     def watched(self) -> bool:
         """Whether anybody cares about boundaries; if not, passing one costs nothing."""
         return self._crash is not None or self._seen is not None

@@ -617,7 +617,7 @@ class Operation:
         return value
 
     def _unresolved(self) -> bool:
-        return self.row is not None and self.row.status in ("DISPATCHED", "RESENT")
+        return self.row is not None and self.row.status in protocol.UNRESOLVED
 
     def _identity(self) -> tuple[str, str, str, str]:
         return (self.drive.store.name, self.drive.row.account, self.tool.name, self.key)
@@ -634,10 +634,7 @@ class Operation:
                     raise  # a refusal of our attempt says nothing about the other one
                 # Another run, or a person, moved it while we held the reply.
                 self.look_again()
-                if self.row is None or Status(self.row.status) not in (
-                    Status.DISPATCHED,
-                    Status.RESENT,
-                ):
+                if not self._unresolved():
                     self._conflict(payload)
                 event = Event.LATE_REPLY
             except StoreStopped:

@@ -284,7 +284,6 @@ Decision = Replay | Execute | Wait | Probe | Park | Refuse
 
 #: Reasons of Refuse, for the driver to turn into the right exception.
 ARGUMENTS_DIFFER = "same key, other arguments"
-FAILURE_IS_FINAL = "the failure is final"
 ATTEMPTS_USED = "attempts used up"
 DEADLINE = "deadline"
 CANCEL = "cancel"

@@ -194,8 +194,8 @@ class Run:
         first = store.read_entry(row.run, 1)
         if "state" not in json.loads(first.payload)["arguments"] or not self._is_machine(row):
             return _progress(store.read_journal(row.run, 0, seq))
-        marks = store.checkpoints(row.run, seq)
-        form = state_at(store, row.run, marks[0] if marks else None)
+        mark = store.last_checkpoint(row.run, seq)
+        form = state_at(store, row.run, mark)
         try:
             machine = find_workflow(row.workflow)
         except WorkflowNotFound:
@@ -236,7 +236,7 @@ class Run:
         try:
             return isinstance(find_workflow(row.workflow), Machine)
         except WorkflowNotFound:
-            return bool(self._runtime._store.checkpoints(row.run, 2**31))  # noqa: SLF001
+            return self._runtime._store.last_checkpoint(row.run) is not None  # noqa: SLF001
 
     def __repr__(self) -> str:
         crash = f", {self.crash}" if self.crash else ""
@@ -445,10 +445,10 @@ class Runtime:
 
     def _state_version(self, row: RunRow) -> int:
         """Under which version a machine's last state was saved."""
-        marks = self._store.checkpoints(row.run, 2**31)
-        if not marks:
+        mark = self._store.last_checkpoint(row.run)
+        if mark is None:
             return row.version
-        return int(json.loads(self._store.read_entry(row.run, marks[0].seq).payload)["version"])
+        return int(json.loads(self._store.read_entry(row.run, mark.seq).payload)["version"])
 
     def _incarnation(self, crash: CrashAt | None, number: int) -> Incarnation:
         return Incarnation(
@@ -494,6 +494,9 @@ class Runtime:
             driver = drives(around, workflow, row, claimed.lease, claimed.entries, incarnation)
             try:
                 driver.drive()
+                if incarnation.armed:
+                    told = "the crash point was not reached"
+                    run.note = f"{run.note}; {told}" if run.note else told
             except SimulatedCrash as died:
                 self._bury(owner)
                 run.crash = died
@@ -630,9 +633,7 @@ class Runtime:
         name_text("by", by)
         row = self._store.find_run(self.account, name_text("id", id))
         operation = self._find_operation(row, name_text("key", key), tool)
-        if operation.status not in ("DISPATCHED", "RESENT") and not self._is_disputed(
-            row, operation
-        ):
+        if operation.status not in protocol.UNRESOLVED and not self._is_disputed(row, operation):
             known = outcome_of(operation)
             raise UsageError(
                 f"operation {key!r} is not unknown: it is {known}. Nothing was changed"

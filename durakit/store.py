@@ -42,6 +42,9 @@ SCHEMA_VERSION = 2
 #: Claims without saved progress after which a run is parked instead of driven.
 CLAIM_LIMIT = 3
 
+#: The highest number that an entry of a run can have.
+_LAST_SEQ = 2**32 - 1
+
 OPEN_STATUSES = ("running", "waiting", "needs_decision")
 FINAL_STATUSES = ("completed", "failed", "cancelled")
 
@@ -205,6 +208,7 @@ _END = (
     "owner = NULL, leased = NULL, wake = ? WHERE run = ?"
 )
 _CHECKPOINT = "INSERT INTO checkpoint (run, seq, transition, whole) VALUES (?, ?, ?, ?)"
+_MARKS = "SELECT seq, transition, whole FROM checkpoint WHERE run = ?"
 _INSERT = (
     "INSERT INTO journal (place, kind, step, key, attempt, token, time, payload, digest) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -700,17 +704,15 @@ class Store:
             raise DamagedFile(f"{self.name}: journal entry {seq} of run number {run} is missing")
         return found[0]
 
-    def checkpoints(self, run: int, until: int | None = None) -> list[CheckpointRow]:
-        """Where the run's checkpoints are, oldest first.
+    def checkpoints(self, run: int) -> list[CheckpointRow]:
+        """Where the run's checkpoints are, oldest first."""
+        return [CheckpointRow(*row) for row in self._read(_MARKS + " ORDER BY seq", (run,))]
 
-        With ``until`` only the latest one whose entry is not after it.
-        """
-        sql = "SELECT seq, transition, whole FROM checkpoint WHERE run = ?"
-        if until is None:
-            rows = self._read(sql + " ORDER BY seq", (run,))
-        else:
-            rows = self._read(sql + " AND seq <= ? ORDER BY seq DESC LIMIT 1", (run, until))
-        return [CheckpointRow(*row) for row in rows]
+    def last_checkpoint(self, run: int, until: int | None = None) -> CheckpointRow | None:
+        """The latest checkpoint, or the latest whose entry is not after ``until``."""
+        end = _LAST_SEQ if until is None else until
+        rows = self._read(_MARKS + " AND seq <= ? ORDER BY seq DESC LIMIT 1", (run, end))
+        return CheckpointRow(*rows[0]) if rows else None
 
     def copy_run(self, row: RunRow, at: int, id: str, now: float) -> RunRow:
         """A new run with the entries 1 to ``at`` of another, in one transaction."""

@@ -290,3 +290,13 @@ def test_journal_payloads_are_strict_ascii_json(tmp_path):
         payload = next(v for v in row if isinstance(v, str) and v.startswith("{"))
         assert payload.isascii()
         json.loads(payload, parse_constant=lambda name: pytest.fail(name))
+
+
+def test_a_crash_point_that_was_not_reached_is_told(tmp_path):
+    """A crash given for another incarnation, or a point passed by nobody, is no silent success."""
+    workflow = dk.workflow(lambda ctx: ctx.step("a", lambda: 1), name="passed by")
+    with dk.Runtime(tmp_path / "run.db", clock=dk.ManualClock()) as rt:
+        rt.run(workflow, id="a", crash=dk.CrashAt("a", "step_done"))
+        again = rt.resume("a", crash=dk.CrashAt("a", "step_done"))
+        assert (again.status, again.note) == ("completed", "the crash point was not reached")
+        assert rt.run(workflow, id="b").note == ""
