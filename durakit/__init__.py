@@ -29,7 +29,8 @@ from durakit.faults import CrashAt
 from durakit.machine import Done, Machine, machine, only_at_the_end
 from durakit.protocol import Probed
 from durakit.retry import Retry
-from durakit.runtime import Run, Runtime
+from durakit.run import Run
+from durakit.runtime import Runtime
 from durakit.sweep import sweep
 from durakit.values import UnsavableResult
 

@@ -28,7 +28,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from durakit import __version__, files, store
+from durakit import __version__, files, schema
 from durakit.clock import Clock, SystemClock
 from durakit.define import Workflow
 from durakit.errors import (
@@ -46,7 +46,8 @@ from durakit.lab.lessons import (
     open_lab,
     reset_lesson,
 )
-from durakit.runtime import Run, Runtime, outcome_of
+from durakit.run import Run, outcome_of
+from durakit.runtime import Runtime
 from durakit.store import Entry, OperationRow, RunRow
 
 OK = 0
@@ -279,7 +280,7 @@ def _reset(options: argparse.Namespace) -> int:
 
 def _require_file(path: Path) -> None:
     """Raises a StoreError for a file that is missing, or that no Runtime could open."""
-    if not files.inspect(path, store.shapes()):
+    if not files.inspect(path, schema.shapes()):
         raise MisplacedFile(f"{path}: there is no such file")
 
 
@@ -329,11 +330,11 @@ def _generation(path: Path, log: Path) -> tuple[object, ...]:
 
 def _runs(options: argparse.Namespace) -> int:
     with _looking(options.db) as rt:
-        kept = rt._store  # noqa: SLF001
+        kept, clock = rt._store, rt._clock  # noqa: SLF001
         rows = kept.list_runs(options.account)
         counts = kept.count_entries(rows)
         found = [
-            _run_form(row, Run(rt, row).reason, entries)
+            _run_form(row, Run(kept, clock, row).reason, entries)
             for row, entries in zip(rows, counts, strict=True)
         ]
     if options.json:

@@ -24,7 +24,8 @@ from durakit.clock import ManualClock
 from durakit.define import Workflow
 from durakit.errors import UsageError
 from durakit.faults import Boundary, CrashAt
-from durakit.runtime import Run, Runtime
+from durakit.run import Run, outcome_of
+from durakit.runtime import Runtime
 from durakit.store import RunRow, Store, known
 
 #: Virtual seconds between the last thing that a dead driver left and the next one.
@@ -94,7 +95,7 @@ class Task:
         life = self.live(folder, 1, None, seen=boundaries.append)
         row = life.rt._store.find_run(life.rt.account, _RUN)  # noqa: SLF001
         if row.status == "waiting":
-            name, reason = _awaited_signal(life.rt._store, row), Run(life.rt, row).reason  # noqa: SLF001
+            name, reason = _awaited_signal(life.rt._store, row), life.rt.get(_RUN).reason  # noqa: SLF001
             life.rt.close()
             missing = name is not None and name not in self.signals
             hint = f": say signals={{{name!r}: …}}" if missing else f", after {WAITS} waits"
@@ -234,9 +235,7 @@ class Task:
             keys=tuple(
                 (str(e.get("tool")), str(e["key"])) for e in effects if e.get("key") is not None
             ),
-            operations=tuple(
-                (o.tool, o.key, runtime.outcome_of(o)) for o in store.operations_of(row)
-            ),
+            operations=tuple((o.tool, o.key, outcome_of(o)) for o in store.operations_of(row)),
             blind=any("a blind guess" in e.payload for e in journal if e.kind == "intent"),
         )
         rt.close()

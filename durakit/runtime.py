@@ -11,10 +11,9 @@ import os
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
-from durakit import changes, faults, protocol, values
+from durakit import faults, protocol, values
 from durakit.clock import Clock, SystemClock
 from durakit.deadline import ahead, seconds
 from durakit.define import Workflow, find_workflow, name_text
@@ -22,11 +21,8 @@ from durakit.drive import Surroundings
 from durakit.driver import Driver
 from durakit.errors import (
     ArgumentsDiffer,
-    DamagedFile,
     InvalidField,
     LeaseLost,
-    RunNotFinished,
-    RunNotFound,
     SimulatedCrash,
     Stop,
     Suspended,
@@ -36,9 +32,10 @@ from durakit.errors import (
 )
 from durakit.faults import Boundary, CrashAt, Incarnation
 from durakit.items import Items
-from durakit.machine import Machine, MachineDriver, check_version, state_at
+from durakit.machine import Machine, MachineDriver, check_version
 from durakit.operation import LEAST_WAIT, POLL
-from durakit.store import FINAL_STATUSES, OPEN_STATUSES, Claimed, Entry, OperationRow, RunRow, Store
+from durakit.run import Run, outcome_of, tables
+from durakit.store import FINAL_STATUSES, OPEN_STATUSES, Claimed, OperationRow, RunRow, Store
 from durakit.workers import Workers
 
 if TYPE_CHECKING:
@@ -52,197 +49,6 @@ _dead: set[tuple[str, str]] = set()
 def declare_dead(file: str, owner: str) -> None:
     """``owner`` of ``file`` will never write again (its process has been reaped)."""
     _dead.add((file, owner))
-
-
-class Run:
-    """One run, as the disk has it. Reading it never touches the world or the run."""
-
-    def __init__(self, runtime: Runtime, row: RunRow, *, existed: bool = False) -> None:
-        self._runtime = runtime
-        self._number = row.run
-        self._last = row
-        self.id = row.id
-        self.account = row.account
-        self.workflow = row.workflow
-        self.existed = existed
-        """the id was there already: what is shown was saved before"""
-        self.crash: SimulatedCrash | None = None
-        """the simulated crash that ended the latest drive, if one did"""
-        self.note: str = ""
-        """what the latest drive has to say: owned elsewhere, code changed, …"""
-
-    def _row(self) -> RunRow:
-        store = self._runtime._store  # noqa: SLF001 - one module
-        try:
-            self._last = store.find_run(self.account, self.id)
-        except RunNotFound:
-            # A memory that died with its process: the run is what we last saw, and gone.
-            if not store.memory or self.crash is None:
-                raise
-            return self._last._replace(explained=None)
-        return self._last
-
-    @property
-    def status(self) -> str:
-        """What the disk says now.
-
-        ``running``, ``waiting``, ``needs_decision``, ``completed``, ``failed`` or ``cancelled``.
-        """
-        return self._row().status
-
-    @property
-    def reason(self) -> str:
-        """Why the run stands where it stands, in words; empty while nothing needs saying."""
-        row = self._row()
-        if row.explained is None:
-            return ""
-        body = json.loads(self._runtime._store.read_entry(row.run, row.explained).payload)  # noqa: SLF001
-        if "error" in body:
-            return f"{body['error']['type']}: {body['error']['message']}"
-        return str(body.get("reason", ""))
-
-    @property
-    def why(self) -> str:
-        """One word for why the run is parked or waits.
-
-        ``unknown``, ``mismatch``, ``conflict``, ``no progress`` or ``waiting``; empty otherwise.
-        """
-        row = self._row()
-        if row.explained is None or row.status not in ("needs_decision", "waiting"):
-            return ""
-        body = json.loads(self._runtime._store.read_entry(row.run, row.explained).payload)  # noqa: SLF001
-        return str(body.get("why", ""))
-
-    @property
-    def result(self) -> Any:
-        """What the workflow returned.
-
-        Raises the saved error of a failed run, and RunNotFinished (with the status and what to
-        do) where there is no result yet.
-        """
-        row = self._row()
-        if row.status not in ("completed", "failed") or row.explained is None:
-            raise RunNotFinished(f"run {self.id!r} is {row.status}: {self._advice(row)}")
-        entry = self._runtime._store.read_entry(row.run, row.explained)  # noqa: SLF001
-        if entry.kind != row.status:
-            raise DamagedFile(f"run {self.id!r} is {row.status}, and its journal says {entry.kind}")
-        body = json.loads(entry.payload)
-        if "error" in body:
-            raise values.load_error(body["error"])
-        try:
-            codec = find_workflow(self.workflow).returns
-        except WorkflowNotFound:
-            codec = values.PLAIN
-        text = json.dumps(body["value"])
-        return codec.load(text)
-
-    def _advice(self, row: RunRow) -> str:
-        waiting = f" ({row.commands} command(s) wait for it)" if row.commands else ""
-        if row.status == "needs_decision":
-            return (
-                f"{self.reason}. Look: run.operations(), run.history(). Then check with the "
-                "service and rt.resolve(…), rt.resume(id) to ask again, or rt.cancel(id)" + waiting
-            )
-        if row.status == "cancelled":
-            return "it was cancelled and has no result"
-        if row.owner is not None:
-            return "it is owned; rt.recover() goes on once its driver is gone" + waiting
-        return "rt.resume(id) or rt.recover() goes on with it" + waiting
-
-    def history(self) -> pd.DataFrame:
-        """The journal: one row per entry, in order, indexed by seq.
-
-        Columns: incarnation (0 before the first claim), kind, step, key, attempt, time (UTC),
-        payload (a dict).
-        """
-        table: pd.DataFrame = _tables().history(self._runtime._store.read_journal(self._number))  # noqa: SLF001
-        return table
-
-    def operations(self) -> pd.DataFrame:
-        """The run's operations, in the order of their first entry.
-
-        Columns: tool, key, status (what the disk says), outcome (what that means), attempts,
-        contract, first_sent, sent (UTC), run (that drove it last).
-        """
-        table: pd.DataFrame = _tables().operations(self._runtime._store.operations_of(self._row()))  # noqa: SLF001
-        return table
-
-    # -- going back in time: pure reads, but for the fork ----------------------------------
-
-    def checkpoints(self) -> pd.DataFrame:
-        """The defined boundaries of this run, oldest first: where ``at``, ``diff``, ``fork`` fit.
-
-        Columns: seq, what (of a machine's checkpoint: snapshot or changes), transition, bytes,
-        time (UTC). A workflow's boundaries are its saved steps and concluded calls.
-        """
-        store = self._runtime._store  # noqa: SLF001 - one module
-        entries = store.read_journal(self._number)
-        marks = {mark.seq: mark for mark in store.checkpoints(self._number)}
-        machine = self._is_machine(self._row())
-        table: pd.DataFrame = _tables().checkpoints(entries, marks if machine else None)
-        return table
-
-    def at(self, seq: int) -> Any:
-        """The state as it was after journal entry ``seq``; a pure read.
-
-        Of a machine: its last checkpoint up to there, as its model (as a dict where the machine
-        is not defined here). Of a workflow: ``{"steps": [{name, value or error}, …],
-        "operations": {key: …}}``. Raises InvalidField for a number that is no entry.
-        """
-        store = self._runtime._store  # noqa: SLF001
-        row = self._check_seq("seq", seq)
-        first = store.read_entry(row.run, 1)
-        if "state" not in json.loads(first.payload)["arguments"] or not self._is_machine(row):
-            return _progress(store.read_journal(row.run, 0, seq))
-        mark = store.last_checkpoint(row.run, seq)
-        form = state_at(store, row.run, mark)
-        try:
-            machine = find_workflow(row.workflow)
-        except WorkflowNotFound:
-            return form
-        return machine.codec.load(json.dumps(form)) if isinstance(machine, Machine) else form
-
-    def diff(self, a: int, b: int) -> pd.DataFrame:
-        """What changed between the states at ``a`` and ``b``: path, what happened, value."""
-        states = [self._plain_at(seq) for seq in (a, b)]
-        table: pd.DataFrame = _tables().diff(changes.in_words(changes.diff(*states)))
-        return table
-
-    def _plain_at(self, seq: int) -> Any:
-        state = self.at(seq)
-        dump = getattr(state, "model_dump", None)
-        return dump(mode="json") if callable(dump) else state
-
-    def fork(self, at: int, id: str) -> Run:
-        """A new run that has this one's journal up to entry ``at``; resume it to go on.
-
-        Operations belong to the account: where the fork comes by a key that was used, it gets
-        the stored outcome and touches nothing. Only new keys touch the world.
-        """
-        row = self._check_seq("at", at)
-        runtime = self._runtime
-        runtime._store.check_clock()  # noqa: SLF001
-        new = runtime._store.copy_run(row, at, name_text("id", id), runtime._clock.now())  # noqa: SLF001
-        return Run(runtime, new)
-
-    def _check_seq(self, field: str, seq: int) -> RunRow:
-        row = self._row()
-        count = self._runtime._store.count_entries([row])[0]  # noqa: SLF001
-        if not (type(seq) is int and 1 <= seq <= count):
-            raise InvalidField(field, f"run {self.id!r} has entries 1 to {count}, got {seq!r}")
-        return row
-
-    def _is_machine(self, row: RunRow) -> bool:
-        try:
-            return isinstance(find_workflow(row.workflow), Machine)
-        except WorkflowNotFound:
-            return self._runtime._store.last_checkpoint(row.run) is not None  # noqa: SLF001
-
-    def __repr__(self) -> str:
-        crash = f", {self.crash}" if self.crash else ""
-        reason = self.reason
-        note = "".join(f"; {part}" for part in (reason, self.note) if part)
-        return f"<run {self.id!r}: {self.status}{crash}{note}>"
 
 
 class Runtime:
@@ -330,7 +136,7 @@ class Runtime:
         with the path of an argument that cannot be saved, InvalidField. Nothing is saved then.
         """
         row, existed = self._start(workflow, args, kwargs, id, deadline)
-        run = Run(self, row, existed=existed)
+        run = Run(self._store, self._clock, row, existed=existed)
         if existed and row.source != workflow.source:
             run.note = "replayed; the code has changed since the run was saved"
         elif existed:
@@ -409,7 +215,7 @@ class Runtime:
         """
         _check_crash(crash)
         row = self._store.find_run(self.account, name_text("id", id))
-        run = Run(self, row, existed=True)
+        run = Run(self._store, self._clock, row, existed=True)
         if row.status in FINAL_STATUSES:
             run.note = f"already {row.status}"
             return run
@@ -541,7 +347,7 @@ class Runtime:
         ``parked``, ``waiting``, ``owned`` (until when, and by whom) or ``error``; one run's
         trouble never stops the others.
         """
-        table: pd.DataFrame = _tables().recovery(self._recover(wait))
+        table: pd.DataFrame = tables().recovery(self._recover(wait))
         return table
 
     def _recover(
@@ -567,13 +373,14 @@ class Runtime:
     def _recover_one(self, row: RunRow, crash: CrashAt | None = None) -> tuple[str, str, str, str]:
         asleep = row.wake is None or row.wake > self._clock.now()
         if row.status == "waiting" and not row.commands and asleep:
-            return row.id, "waiting", row.status, Run(self, row).reason
+            return row.id, "waiting", row.status, Run(self._store, self._clock, row).reason
         if row.status == "needs_decision" and not row.commands:
-            return row.id, "parked", row.status, Run(self, row).reason
+            return row.id, "parked", row.status, Run(self._store, self._clock, row).reason
         try:
             workflow = self._matching_workflow(row)
             run = self._drive(
-                Run(self, row), workflow, self._incarnation(crash, row.token + 1),
+                Run(self._store, self._clock, row), workflow,
+                self._incarnation(crash, row.token + 1),
                 by_hand=row.status == "needs_decision",  # a person has said something about it
             )  # fmt: skip
             status = run.status
@@ -647,7 +454,7 @@ class Runtime:
             plain = dump(mode="json") if callable(dump) else result
             body["value"] = json.loads(values.plain_json(plain))
         self._store.add_command(row, "resolve", json.dumps(body), self._clock.now())
-        run = Run(self, row, existed=True)
+        run = Run(self._store, self._clock, row, existed=True)
         run.note = "noted; rt.recover() or rt.resume(id) goes on"
         return run
 
@@ -682,7 +489,7 @@ class Runtime:
         run with an unknown operation is never cancelled: it parks until that is resolved.
         """
         row = self._store.find_run(self.account, name_text("id", id))
-        run = Run(self, row, existed=True)
+        run = Run(self._store, self._clock, row, existed=True)
         if by != "":
             name_text("by", by)
         if row.status in FINAL_STATUSES:
@@ -704,7 +511,7 @@ class Runtime:
             raise UsageError(f"run {id!r} is {row.status}: nobody would read the signal")
         body = json.dumps({"name": name, "value": json.loads(values.plain_json(value))})
         self._store.add_command(row, "signal", body, self._clock.now())
-        run = Run(self, row, existed=True)
+        run = Run(self._store, self._clock, row, existed=True)
         run.note = "noted; rt.recover() or rt.resume(id) goes on"
         return run
 
@@ -712,7 +519,12 @@ class Runtime:
 
     def get(self, id: str) -> Run:
         """The run of that id. Raises RunNotFound."""
-        return Run(self, self._store.find_run(self.account, name_text("id", id)), existed=True)
+        return Run(
+            self._store,
+            self._clock,
+            self._store.find_run(self.account, name_text("id", id)),
+            existed=True,
+        )
 
     def runs(self) -> pd.DataFrame:
         """All runs of this account, oldest first; no state is read or decoded.
@@ -721,7 +533,7 @@ class Runtime:
         (UTC).
         """
         rows = self._store.list_runs(self.account)
-        table: pd.DataFrame = _tables().runs(rows, self._store.count_entries(rows))
+        table: pd.DataFrame = tables().runs(rows, self._store.count_entries(rows))
         return table
 
     def prune(self, older_than: float, *, limit: int = 1_000_000) -> int:
@@ -737,21 +549,6 @@ class Runtime:
     def compact(self) -> None:
         """Give the space of removed runs back to the disk."""
         self._store.compact()
-
-
-def _progress(entries: list[Entry]) -> dict[str, Any]:
-    """What a workflow's journal says up to some entry."""
-    steps: list[dict[str, Any]] = []
-    operations: dict[str, dict[str, Any]] = {}
-    for entry in entries:
-        body = json.loads(entry.payload)
-        told = {name: body[name] for name in ("value", "error", "unsavable") if name in body}
-        if entry.kind == "step":
-            steps.append({"name": entry.step, **told})
-        elif entry.key is not None and entry.kind != "parked":
-            known = operations.setdefault(entry.key, {"tool": entry.step})
-            known.update({"entry": entry.kind, **told})
-    return {"steps": steps, "operations": operations}
 
 
 def _without_code(row: RunRow, error: Exception) -> Workflow:
@@ -772,17 +569,6 @@ def _check_at_least_zero(field: str, value: Any, kind: Any) -> None:
 def _check_crash(crash: object) -> None:
     if crash is not None and not isinstance(crash, CrashAt):
         raise InvalidField("crash", f"needs a dk.CrashAt, got {crash!r}")
-
-
-def outcome_of(operation: OperationRow) -> str:
-    """What the disk's word about an operation means: completed, not_executed or unknown."""
-    return protocol.outcome(operation.status, operation.contract).value
-
-
-def _tables() -> ModuleType:
-    from durakit import tables  # noqa: PLC0415 - pandas is loaded with the first table only
-
-    return tables
 
 
 def _utc(moment: float) -> str:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from durakit import files
+from durakit import files, schema
 from durakit.errors import (
     ClockMismatch,
     DamagedFile,
@@ -36,8 +36,6 @@ from durakit.errors import (
     StoreFull,
     UsageError,
 )
-
-SCHEMA_VERSION = 2
 
 #: Claims without saved progress after which a run is parked instead of driven.
 CLAIM_LIMIT = 3
@@ -267,10 +265,10 @@ class Store:
         # Never look into a file that this process has open already: closing the second look would
         # drop the locks of the first, and another process could then remove the log under it.
         known = _identity(self.path) in _open_here
-        if not known and not files.inspect(self.path, shapes()):
+        if not known and not files.inspect(self.path, schema.shapes()):
             if not create:
                 raise MisplacedFile(f"{self.path}: there is no such file")
-            files.create(self.path, _fresh(clock_kind))
+            files.create(self.path, schema.fresh(clock_kind))
         self._identity = _identity(self.path)
         _open_here[self._identity] += 1
         disk = files.network_disk(self.path)
@@ -281,7 +279,7 @@ class Store:
             )
         try:
             with self._translating():
-                _migrate(self._connection())
+                schema.migrate(self._connection())
         except BaseException:
             self.close()  # what was not opened is not counted as open here
             raise
@@ -290,7 +288,7 @@ class Store:
 
     def _memory_connection(self) -> sqlite3.Connection:
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        connection.deserialize(_fresh(self._clock_kind))
+        connection.deserialize(schema.fresh(self._clock_kind))
         return connection
 
     def _connection(self) -> sqlite3.Connection:
@@ -952,73 +950,6 @@ def known(path: Path) -> Iterator[None]:
         _open_here[identity] -= 1
         if not _open_here[identity]:
             del _open_here[identity]
-
-
-_templates: dict[str, bytes] = {}
-_shapes: files.Shapes = {}
-
-
-def shapes() -> files.Shapes:
-    """What files of ours are made of, by schema version."""
-    if not _shapes:
-        _fresh("system")
-    return _shapes
-
-
-def _fresh(clock_kind: str) -> bytes:
-    """The bytes of an empty database: built once, so that a new file is one write."""
-    if clock_kind not in _templates:
-        connection = sqlite3.connect(":memory:", isolation_level=None)
-        connection.execute(f"PRAGMA application_id = {files.APPLICATION_ID}")
-        for statement in _statements("schema.sql"):
-            connection.execute(statement)
-        connection.execute("INSERT INTO schema_version VALUES (1, ?)", (clock_kind,))
-        connection.execute("PRAGMA user_version = 1")
-        _shapes[1] = files.shape_of(connection)
-        _migrate(connection, lambda version: _shapes.update({version: files.shape_of(connection)}))
-        _templates[clock_kind] = connection.serialize()
-        connection.close()
-    return _templates[clock_kind]
-
-
-#: Schema version → the file that leads to it from the one before.
-_MIGRATIONS = {2: "migrations/0002_machines.sql"}
-
-
-def _statements(name: str) -> Iterator[str]:
-    """The statements of one of our SQL files, one by one."""
-    text = (Path(__file__).parent / name).read_text("utf-8")
-    statement = ""
-    for line in text.splitlines(keepends=True):
-        statement += line
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""
-
-
-def _migrate(connection: sqlite3.Connection, done: Callable[[int], object] | None = None) -> None:
-    """Bring an older file up to this schema, each step and its record in one transaction."""
-    while connection.execute("PRAGMA user_version").fetchone()[0] < SCHEMA_VERSION:
-        connection.execute(_BEGIN)
-        try:
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if version >= SCHEMA_VERSION:
-                connection.execute("COMMIT")
-                return
-            for statement in _statements(_MIGRATIONS[version + 1]):
-                connection.execute(statement)
-            connection.execute(
-                "INSERT INTO schema_version SELECT ?, clock FROM schema_version LIMIT 1",
-                (version + 1,),
-            )
-            connection.execute(f"PRAGMA user_version = {version + 1}")
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-        if done is not None:
-            done(version + 1)
 
 
 _FULL = (sqlite3.SQLITE_FULL,)

@@ -16,9 +16,9 @@ PACKAGE = Path(dk.__file__).resolve().parent
 #: where the modules of one layer stand in a line.
 LAYERS = [
     ["errors", "clock", "deadline", "retry", "values", "changes", "protocol"],
-    ["files", "store", "faults"],
+    ["files", "schema", "store", "faults"],
     ["define", "workers", "slots", "drive", "operation", "driver", "machine"],
-    ["items", "tables", "runtime"],
+    ["items", "tables", "run", "runtime"],
     ["lives", "kill", "sweep", "testing", "cli"],
 ]
 ORDER = [module for layer in LAYERS for module in layer]

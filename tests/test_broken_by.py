@@ -25,7 +25,7 @@ import durakit as dk
 from durakit import files
 from durakit.errors import RunNotFound, StoreFull
 from durakit.mail import Mailbox
-from durakit.store import SCHEMA_VERSION, _statements
+from durakit.schema import SCHEMA_VERSION, _statements
 from durakit.sweep import can_fork
 
 TO = ("ada@example.org", "Hi", "Hello")

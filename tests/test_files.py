@@ -28,7 +28,8 @@ from durakit.errors import (
     StoreError,
 )
 from durakit.mail import Mailbox
-from durakit.store import SCHEMA_VERSION, Store
+from durakit.schema import SCHEMA_VERSION
+from durakit.store import Store
 
 DONE = {"text": "the result of the finished run"}
 HALF = {"replayed": True, "text": "the result of the run that is recovered"}
@@ -371,9 +372,10 @@ KILL_WHILE_CREATING = """
 import os, signal, sys
 from pathlib import Path
 from durakit import files
-from durakit.store import Store, _fresh
+from durakit import schema
+from durakit.store import Store
 
-_fresh("system")
+schema.fresh("system")
 for moment in range(1, 200):
     folder = Path(sys.argv[1]) / f"{moment:03}"
     folder.mkdir()
@@ -389,7 +391,7 @@ for moment in range(1, 200):
                 os.kill(os.getpid(), signal.SIGKILL)
             return watch
         sys.settrace(watch)
-        files.create(folder / "orders.db", _fresh("system"))
+        files.create(folder / "orders.db", schema.fresh("system"))
         os._exit(0)
     if os.waitpid(child, 0)[1] == 0:
         break

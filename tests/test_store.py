@@ -943,14 +943,14 @@ START_AND_DIE = """
 import os, signal, sys
 from pathlib import Path
 import durakit as dk
-from durakit import files, runtime, store
+from durakit import files, runtime, schema, store
 
 @dk.workflow
 def store_steps(ctx, count):
     return count
 
 watched = {files.__file__, runtime.__file__, store.__file__}
-store._fresh("system")
+schema.fresh("system")
 for moment in range(1, 2000, 3):
     folder = Path(sys.argv[1]) / f"{moment:04}"
     folder.mkdir()

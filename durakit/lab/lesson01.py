@@ -30,7 +30,8 @@ from durakit.lab.exercises import (
     wrong,
 )
 from durakit.mail import PROFILES, Fault, Mailbox
-from durakit.runtime import Run, Runtime
+from durakit.run import Run
+from durakit.runtime import Runtime
 
 __all__ = [
     "beside",

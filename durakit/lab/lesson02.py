@@ -35,7 +35,8 @@ from durakit.lab.exercises import (
 from durakit.lab.lesson01 import beside, customers, new_world
 from durakit.lab.scenarios import Scenario, kill_for_real
 from durakit.mail import PROFILES, Mailbox
-from durakit.runtime import Run, Runtime
+from durakit.run import Run
+from durakit.runtime import Runtime
 from durakit.sweep import (
     DUPLICATE,
     HANDED_OVER,

@@ -39,7 +39,8 @@ from durakit.lab.exercises import (
 from durakit.lab.lesson01 import beside, new_world
 from durakit.machine import SavePlace
 from durakit.mail import Mailbox
-from durakit.runtime import Run, Runtime
+from durakit.run import Run
+from durakit.runtime import Runtime
 
 __all__ = [
     "beside",

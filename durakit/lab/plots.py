@@ -27,7 +27,7 @@ from durakit.lab.html import Row, Table, h, one_line
 from durakit.lab.scenarios import Event, Moment, Trace, events
 from durakit.protocol import OUTCOMES, TRANSITIONS, Status
 from durakit.protocol import Event as ProtocolEvent
-from durakit.runtime import Run
+from durakit.run import Run
 from durakit.sweep import NOT_REACHABLE, Report, Schedule
 
 if TYPE_CHECKING:

@@ -27,7 +27,8 @@ from durakit.clock import ManualClock
 from durakit.define import Workflow
 from durakit.errors import InvalidField
 from durakit.lab.html import Row, Shown, SideBySide, Table, h, one_line
-from durakit.runtime import Run, Runtime
+from durakit.run import Run
+from durakit.runtime import Runtime
 from durakit.sweep import NOT_REACHABLE, Report, Schedule, sweep
 
 __all__ = [

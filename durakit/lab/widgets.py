@@ -41,7 +41,7 @@ from durakit.lab.scenarios import (
     events,
     kill_for_real,
 )
-from durakit.runtime import Run
+from durakit.run import Run
 
 __all__ = [
     "CheckpointInspector",
