@@ -453,9 +453,11 @@ def _resume(options: argparse.Namespace) -> int:
                 rows = [_resumed(rt, options.id, clock, options.wait)]
     if rows:
         _print_table(["run", "did", "status", "detail"], rows)
+        if any(did == "owned" for _, did, _, _ in rows):
+            print("owned runs: add --wait 30, or try again after that time")
     else:
         print("nothing is unfinished")
-    if any(did == "error" for _, did, _, _ in rows):
+    if any(did in ("error", "owned") for _, did, _, _ in rows):
         return NEEDS_A_PERSON
     return _code_for(status for _, _, status, _ in rows)
 
@@ -488,7 +490,8 @@ def _imported(name: str) -> Any:
             return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise UsageError(f"there is no module {name!r} here or among the installed") from error
+            where = f"in {Path.cwd()} or among the installed"
+            raise UsageError(f"there is no module {name!r} {where}") from error
         raise UsageError(f"module {name!r} cannot be imported: {error}") from error
     except (Exception, SystemExit) as error:
         problem = f"{type(error).__name__}: {error}"

@@ -126,6 +126,11 @@ class Parameters:
             name = getattr(function, "__name__", "function")
             raise InvalidField(name, f"takes `{first}` as its first argument")
         self._signature = inspect.Signature(parameters[1:])
+        #: how a call of it is written, for messages: `send_email(call, to, subject)`
+        called = ", ".join([parameters[0].name, *(str(p) for p in parameters[1:])])
+        self._told = f"{getattr(function, '__name__', 'function')}({called})"
+        if parameters[0].name != first:
+            self._told += f", whose first argument {parameters[0].name!r} receives the {first}"
         codecs = values.parameters(function)
         self._codecs = {name: c for name, c in codecs.items() if c is not values.PLAIN}
         self._names = [parameter.name for parameter in parameters[1:]]
@@ -141,7 +146,10 @@ class Parameters:
         """
         if self._simple and not kwargs and len(args) == len(self._names):
             return values.canonical(dict(zip(self._names, args, strict=True)))
-        bound = self._signature.bind(*args, **kwargs)
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self._told}: {error}") from None
         bound.apply_defaults()
         form: dict[str, Any] = {}
         for name, value in bound.arguments.items():

@@ -127,7 +127,7 @@ class ArgumentsDiffer(UsageError):
         super().__init__(
             f"{what} was first used with other arguments: "
             f"saved digest {saved[:12]}, given digest {given[:12]}. "
-            "Use a new key for a new operation."
+            "What is new needs a new one."
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -156,7 +156,9 @@ class CrashAt:
         if at:
             return cls(place, last, **values)
         if not last.isdecimal():
-            raise InvalidField("seed", f"{seed!r} names no crash")
+            raise InvalidField(
+                "seed", f"{seed!r} names no crash; one looks like effect_done@send_email, or 5"
+            )
         return cls(int(last), **values)
 
     def __str__(self) -> str:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from durakit import runtime
 from durakit.clock import ManualClock
 from durakit.define import Workflow
-from durakit.errors import UsageError
+from durakit.errors import InvalidField, UsageError
 from durakit.faults import Boundary, CrashAt
 from durakit.run import Run, outcome_of
 from durakit.runtime import Runtime
@@ -32,6 +32,8 @@ from durakit.store import RunRow, Store, known
 RESTART = 1.0
 #: Virtual seconds after which whatever was still on its way has arrived.
 SETTLED = 86_400.0
+#: Further than this (seconds) from the virtual clock a time is not of that clock.
+_FAR_AWAY = 200 * 86_400.0
 #: After how many waits a run is taken for one that never ends.
 WAITS = 1000
 
@@ -100,7 +102,31 @@ class Task:
             missing = name is not None and name not in self.signals
             hint = f": say signals={{{name!r}: …}}" if missing else f", after {WAITS} waits"
             raise UsageError(f"without a crash the run does not end; it {reason}{hint}")
-        return boundaries, self._ending(life)
+        ending = self._ending(life)
+        self._check_world(folder, ending)
+        return boundaries, ending
+
+    def _check_world(self, folder: Path, ending: Ending) -> None:
+        """A world that no sweep can judge is refused in words, before anything is judged."""
+        self.world.fresh(folder / "world")
+        effects = list(self.world.effects())
+        if len(effects) != len(ending.effects):
+            raise InvalidField(
+                "world",
+                "fresh() was called a second time on the same folder, as each recovery does, and "
+                f"effects() went from {len(ending.effects)} to {len(effects)}: keep what lies in "
+                "the folder",
+            )
+        for effect in effects:
+            missing = [name for name in ("tool", "key", "digest", "time") if name not in effect]
+            if missing:
+                raise InvalidField("world", f"an effect has no {missing[0]!r}: {effect!r}"[:200])
+            if abs(float(effect["time"]) - ManualClock.START) > _FAR_AWAY:
+                raise InvalidField(
+                    "world",
+                    "an effect's time is years away from the sweep's virtual clock: give the world "
+                    "an attribute `clock`, which the sweep sets, and take times from clock.now()",
+                )
 
     def crash(self, folder: Path, crash: CrashAt, life: int = 1) -> bool:
         """Die at ``crash``, simulated; whether that life came by there."""

@@ -568,7 +568,8 @@ def _check_at_least_zero(field: str, value: Any, kind: Any) -> None:
 
 def _check_crash(crash: object) -> None:
     if crash is not None and not isinstance(crash, CrashAt):
-        raise InvalidField("crash", f"needs a dk.CrashAt, got {crash!r}")
+        hint = f": write dk.CrashAt({crash!r})" if isinstance(crash, int) else ""
+        raise InvalidField("crash", f"needs a dk.CrashAt, got {crash!r}{hint}")
 
 
 def _utc(moment: float) -> str:

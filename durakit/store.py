@@ -246,7 +246,8 @@ class Store:
             raise InvalidField("durability", f"'power' or 'process', got {durability!r}")
         _check_path(path)
         self.memory = str(path) == ":memory:"
-        self.path = Path(path) if not self.memory else None
+        # Absolute: a change of the working folder must not make it another file.
+        self.path = Path(path).absolute() if not self.memory else None
         self.name = str(path) if self.memory else str(Path(path).absolute())
         self.durability = durability
         self._clock_kind = clock_kind

@@ -541,12 +541,14 @@ def test_a_run_that_fails_asks_for_a_person(shop: Path) -> None:
 
 
 def test_a_run_that_another_driver_owns_is_left_to_it(shop: Path) -> None:
-    """The table says until when, nothing is done, and that is no error."""
+    """The table says until when; nothing is done, and a script can see that it was not."""
     program = DIE.replace("lease=0.2", "lease=600")
     words = [sys.executable, "-c", program, "welcome", "w", "before_intent", "ada"]
     subprocess.run(words, cwd=shop, check=False, capture_output=True, timeout=60)
     for more in ((), ("w",)):
-        table = answer(shop, "resume", "orders.db", *more, "--module", "shop", "--wait", "0.1")
+        words = ("resume", "orders.db", *more, "--module", "shop", "--wait", "0.1")
+        table = answer(shop, *words, code=1)
+        assert "add --wait 30" in table
         assert re.search(r"^w +owned +running +owned elsewhere until 2", table, re.MULTILINE)
     assert sent(shop) == 0
 

@@ -200,7 +200,7 @@ def test_a_learner_who_does_it_all_finds_it_in_their_copy(tmp_path: Path) -> Non
     ],
 )
 def test_a_copy_with_a_broken_line_is_red(cell: str, line: str, problem: str) -> None:
-    """The notebook check fails where nbval alone would let a cell pass."""
+    """The notebook check fails where nbval alone would let a cell pass (L134)."""
     notebook = read()
     # The first cell, the broken one and the last: a short copy says as much as a long one.
     notebook.cells = [cell_of(notebook, name) for name in ("first", "loop", "end")]
@@ -212,7 +212,7 @@ def test_a_copy_with_a_broken_line_is_red(cell: str, line: str, problem: str) ->
 
 
 def test_a_cell_that_was_not_run_is_red() -> None:
-    """Stored execution counts must be 1 to n, whatever the outputs look like."""
+    """Stored execution counts must be 1 to n, whatever the outputs look like (L134)."""
     notebook = read()
     assert tool.problems(notebook) == []
     cell_of(notebook, "worlds").execution_count = None

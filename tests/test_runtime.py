@@ -868,3 +868,30 @@ def test_a_history_that_was_cut_is_not_shown_as_a_shorter_one(rt, tmp_path):
     connection.close()
     with pytest.raises(DamagedFile):
         run.history()
+
+
+def test_a_change_of_the_working_folder_does_not_lose_the_file(tmp_path, monkeypatch):
+    """A relative path means the file that it named when the Runtime was made."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    workflow = dk.workflow(lambda ctx, n: ctx.step("a", lambda: n), name="moving")
+    with dk.Runtime("here.db", clock=dk.ManualClock()) as rt:
+        rt.run(workflow, 1, id="a")
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        assert rt.run(workflow, 2, id="b").result == 2
+        assert len(rt.runs()) == 2
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_arguments_that_do_not_fit_name_whose_they_are(rt):
+    """The message shows how the tool or workflow is called."""
+    workflow = dk.workflow(lambda ctx, customer: customer, name="named")
+    with pytest.raises(TypeError, match=r"\(ctx, customer\): missing a required argument"):
+        rt.run(workflow, id="a")
+
+    @dk.tool
+    def letter(to, text):
+        return to
+
+    with pytest.raises(TypeError, match=r"letter\(to, text\).*'to' receives the call.*too many"):
+        letter.parameters.dump(("ada", "hello"), {})

@@ -743,3 +743,51 @@ def test_no_two_crashes_of_workflows_that_are_drawn_do_either(number, tmp_path):
 
     subject = (drawn, (), shop.deduping, YES)
     check_laws(subject, tmp_path, crashes=2, seed=SOAK_SEED + number)
+
+
+class Careless:
+    """A world as somebody might write it at first; ``flaw`` says what is wrong with it."""
+
+    def __init__(self, flaw):
+        self.flaw, self.rows, self.clock = flaw, [], None
+
+    def fresh(self, folder):
+        """Live in this folder."""
+        if self.flaw == "forgets" or not folder.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            self.rows = []
+
+    def effects(self):
+        """Tell what happened."""
+        return self.rows
+
+    def act(self, key):
+        """Do it, once for each key."""
+        row = {"tool": "t", "key": key, "digest": "d", "time": self.clock.now()}
+        if self.flaw == "real time":
+            row["time"] -= 3 * 365 * 86400
+        if self.flaw == "no digest":
+            del row["digest"]
+        if row not in self.rows:
+            self.rows.append(row)
+
+
+@pytest.mark.parametrize(
+    ("flaw", "words"),
+    [
+        ("forgets", "keep what lies in the folder"),
+        ("real time", "attribute `clock`"),
+        ("no digest", "no 'digest'"),
+    ],
+)
+def test_a_world_that_cannot_be_judged_is_refused_in_words(flaw, words):
+    """The workflow is not blamed for what its world does wrong."""
+    world = Careless(flaw)
+
+    @dk.tool(effect="idempotent")
+    def act(call):
+        world.act(call.key)
+
+    workflow = dk.workflow(lambda ctx: ctx.call(act, key="k"), name="careless")
+    with pytest.raises(dk.InvalidField, match=f"^world: .*{words}"):
+        dk.sweep(workflow, world=world)

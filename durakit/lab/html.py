@@ -11,7 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["LONGEST_CELL", "LONGEST_SHOWN", "Row", "Shown", "SideBySide", "Table", "h", "one_line"]
+__all__ = [
+    "LONGEST_CELL",
+    "LONGEST_SHOWN",
+    "Lines",
+    "Row",
+    "Shown",
+    "SideBySide",
+    "Table",
+    "h",
+    "one_line",
+]
 
 #: What is shown of an error or a guess, and of a name or key in a table: so many characters.
 LONGEST_SHOWN: Final = 300
@@ -110,3 +120,30 @@ class SideBySide(Shown):
         parts = "".join(f"<div>{table.html()}</div>" for table in self.tables)
         style = "display: flex; flex-wrap: wrap; gap: 8px 40px; align-items: flex-start"
         return f'<div style="{style}">{parts}</div>'
+
+
+class Lines(Shown):
+    """What a worker has to say, collected in order and shown by the cell that asks for it.
+
+    A ``print`` on another thread lands in whichever cell is running then, or is lost; ``add`` may
+    be called on any thread.
+    """
+
+    def __init__(self, caption: str, empty: str = "(no line yet)") -> None:
+        self.caption, self.empty = caption, empty
+        self._lines: list[str] = []
+
+    def add(self, line: object) -> None:
+        """Keep one line."""
+        self._lines.append(one_line(line))  # one append is one step for every other thread
+
+    def text(self) -> str:
+        """Return the caption and the lines so far."""
+        return "\n".join(
+            [self.caption, *(f"  {line}" for line in list(self._lines) or [self.empty])]
+        )
+
+    def html(self) -> str:
+        """Return the same as a list."""
+        lines = "".join(f"<li>{h(line)}</li>" for line in list(self._lines) or [self.empty])
+        return f"<div><b>{h(self.caption)}</b><ul>{lines}</ul></div>"

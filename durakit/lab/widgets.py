@@ -8,7 +8,10 @@ same on every machine: nbval compares them, and GitHub or an exported page shows
 running notebook the live view stands in its place. No state is ever saved.
 
 Callbacks may run on any thread. What goes wrong in one would show nowhere in a notebook, so the
-view tells it in its own status area, in words, and keeps it there.
+view tells it in its own status area, in words, and keeps it there. A click never raises, so without
+a page to look at it is found in three ways: what is stored of the view shows it too; its traceback
+is logged, which in a notebook that is run head-less is text on stderr and fails our check; and
+``raise_trouble`` raises it where a test asks.
 
 Inelegant, and on purpose: a stock slider gives its handle no accessible name, and a stock HTML
 widget cannot say that its text is read out when it changes. ``_NAMES``, a constant of ours, sets
@@ -20,6 +23,7 @@ No button is ever disabled: a page takes the keyboard's focus away from one that
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -52,6 +56,8 @@ __all__ = [
     "LedgerView",
     "ScrubberModel",
 ]
+
+_log: Final = logging.getLogger(__name__)
 
 _LINE: Final = "1px solid rgba(128, 128, 128, 0.6)"
 
@@ -145,6 +151,7 @@ class _View(widgets.VBox):  # type: ignore[misc]  # ipywidgets ships no types
         self.status = widgets.HTML(layout={"width": "auto"})
         self.status.add_class("durakit-status")
         self.troubles: list[str] = []
+        self._errors: list[Exception] = []
         self._one_callback = threading.RLock()
         self._trouble = widgets.HTML(layout={"width": "auto"})
         super().__init__(layout={"width": "auto"})
@@ -184,16 +191,28 @@ class _View(widgets.VBox):  # type: ignore[misc]  # ipywidgets ships no types
         words = f"{type(error).__name__}: {message or 'no message'}"
         if isinstance(error, UsageError):
             words = f"Not possible here: {message}"
+        else:
+            _log.error("an error in a control: %s", words, exc_info=error)
         self.troubles.append(words)
+        self._errors.append(error)
         lines = "".join(f"<div>✗ {h(trouble)}</div>" for trouble in self.troubles)
         self._trouble.value = (
             f'<div role="alert" style="border-left: 4px solid #d0021b; padding: 2px 12px">'
             f"<b>Something went wrong</b>{lines}</div>"
         )
 
+    def raise_trouble(self) -> None:
+        """Raise the first error that a control met, if any did: for tests and head-less runs."""
+        if self._errors:
+            raise self._errors[0]
+
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         live = super()._repr_mimebundle_(**kwargs)
         bundle = {"text/plain": self.text(), "text/html": self.html()}
+        if self.troubles:
+            lines = ["✗ Something went wrong", *(f"  {trouble}" for trouble in self.troubles)]
+            bundle["text/plain"] = "\n".join([*lines, "", bundle["text/plain"]])
+            bundle["text/html"] = f"<div>{self._trouble.value}{bundle['text/html']}</div>"
         return bundle | {WIDGET_VIEW: live[WIDGET_VIEW]}
 
 
