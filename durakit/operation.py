@@ -176,12 +176,14 @@ class Operation:
     def _evidence(self) -> Found | None:
         """What others know about the operation by now: a person's word, or a late reply."""
         self.drive.consume_commands()
-        word = self.drive.words.pop((self.tool.name, self.key), None)
-        if word is not None:
-            self.look_again()
-            if self.ours and concludes(word):
-                return Found(self.drive.give_back(word, self.tool.returns, self.tool.errors))
-        self._check_undisputed()
+        if self.drive.words:
+            word = self.drive.words.pop((self.tool.name, self.key), None)
+            if word is not None:
+                self.look_again()
+                if self.ours and concludes(word):
+                    return Found(self.drive.give_back(word, self.tool.returns, self.tool.errors))
+        if self.drive.disputed:
+            self._check_undisputed()
         late = self._take_late_reply()
         if late is None:
             return None
@@ -595,6 +597,8 @@ class Operation:
 
     def _still_running(self) -> bool:
         """While an abandoned attempt is alive no further attempt starts: wait for it."""
+        if not self.drive.around.workers.left_behind:
+            return False
         running = self.drive.around.workers.running(self._identity())
         if running is None:
             return False
@@ -609,6 +613,8 @@ class Operation:
 
     def _take_late_reply(self) -> Abandoned | None:
         """An abandoned attempt that has meanwhile succeeded is evidence."""
+        if not self.drive.around.workers.left_behind:
+            return None
         return self.drive.around.workers.late(self._identity())
 
     def _save_late_reply(self, late: Abandoned) -> Any:

@@ -79,6 +79,11 @@ class Workers:
             raise job.error
         return None, job.value
 
+    @property
+    def left_behind(self) -> bool:
+        """Whether there is any job that was left at its limit."""
+        return bool(self._left)
+
     def abandon(self, identity: Identity, job: Abandoned) -> None:
         """Remember a job that was left at its limit."""
         self._left[identity] = job
