@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
 from durakit.clock import ManualClock
-from durakit.define import Tool, Workflow
+from durakit.define import Workflow
 from durakit.errors import SimulatedCrash
 from durakit.faults import CrashAt
 from durakit.lab.exercises import (
@@ -26,10 +22,10 @@ from durakit.lab.exercises import (
     fresh_folder,
     one_line,
     right,
-    todo,
     wrong,
 )
-from durakit.mail import PROFILES, Fault, Mailbox
+from durakit.lab.laboratory import Laboratory, borrowed, handed_over
+from durakit.mail import Fault, Mailbox
 from durakit.run import Run
 from durakit.runtime import Runtime
 
@@ -162,23 +158,16 @@ def check_exactly_once(workflow: object, mailbox: object) -> Finding:
 
     The ledger is the only judge; what the runtime believes is only told.
     """
-    if isinstance(workflow, Tool):
-        return wrong("You handed over the tool. Hand over the workflow that calls it.")
-    if not isinstance(workflow, Workflow):
-        return wrong(
-            "The first thing to hand over is your workflow: the function below @dk.workflow, "
-            f"by its name and without brackets. This is a {type(workflow).__name__}."
-        )
-    if not isinstance(mailbox, Mailbox):
-        return wrong("The second thing to hand over is the mailbox that your tool sends to.")
-    if _has_dots(workflow):
-        return todo("Put an operation key in the place of the three dots, then check again.")
+    answer = handed_over(workflow, mailbox)
+    if isinstance(answer, Finding):
+        return answer
+    workflow, mailbox = answer
     ada, bela = customers(2)
     try:
         workflow.parameters.dump((ada,), {})
     except TypeError as error:
         return wrong(f"Your workflow is called with ctx and one customer: {one_line(error)}.")
-    with _borrowed(mailbox) as laboratory:
+    with borrowed(mailbox, _Laboratory) as laboratory:
         return (
             _without_a_crash(laboratory, workflow, ada)
             or _for_two_customers(laboratory, workflow, ada, bela)
@@ -186,32 +175,8 @@ def check_exactly_once(workflow: object, mailbox: object) -> Finding:
         )
 
 
-def _has_dots(workflow: Workflow) -> bool:
-    code = getattr(workflow.function, "__code__", None)
-    return code is not None and ... in code.co_consts
-
-
-@dataclass
-class _Laboratory:
-    """The learner's mailbox, moved to a fresh folder for each trial."""
-
-    mailbox: Mailbox
-    folder: Path
-    trials: int = 0
-
-    @contextlib.contextmanager
-    def world(self, plan: tuple[Fault, ...] = ()) -> Iterator[Runtime]:
-        """Open an empty world and a runtime on it."""
-        self.trials += 1
-        folder = self.folder / str(self.trials)
-        self.mailbox.clock = ManualClock()
-        self.mailbox.plan = list(plan)
-        self.mailbox.fresh(folder)
-        with Runtime(
-            folder / "runs.db", clock=self.mailbox.clock, world=self.mailbox, owner="checker",
-            durability="process",
-        ) as runtime:  # fmt: skip
-            yield runtime
+class _Laboratory(Laboratory):
+    """One trial: run, crash, recover, count."""
 
     def try_once(
         self,
@@ -234,27 +199,6 @@ class _Laboratory:
             mails = len(self.mailbox.inbox(to=customer["email"]))
             calls = len(run.operations())
             return Tried(place, mails, run.status, run.reason, keys, calls), crashed
-
-
-@contextlib.contextmanager
-def _borrowed(mailbox: Mailbox) -> Iterator[_Laboratory]:
-    """Use the learner's mailbox in folders of our own, and give it back as it was."""
-    home = mailbox._path  # noqa: SLF001 - a mailbox does not say in public where it lives
-    before = mailbox.clock, mailbox.plan, mailbox.profile
-    mailbox.profile = PROFILES["idempotent"]
-    with tempfile.TemporaryDirectory(
-        prefix="durakit-exercise-", ignore_cleanup_errors=True
-    ) as folder:
-        try:
-            # What the learner's code prints is of no use a dozen times over.
-            with contextlib.redirect_stdout(io.StringIO()):
-                yield _Laboratory(mailbox, Path(folder))
-        finally:
-            mailbox.clock, mailbox.plan, mailbox.profile = before
-            if home is None:
-                mailbox.close()
-            else:
-                mailbox.fresh(home.parent)
 
 
 def _without_a_crash(

@@ -7,7 +7,7 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -32,11 +32,11 @@ from durakit.lab.exercises import (
     todo,
     wrong,
 )
+from durakit.lab.laboratory import Laboratory, borrowed
 from durakit.lab.lesson01 import beside, customers, new_world
 from durakit.lab.scenarios import Scenario, kill_for_real
-from durakit.mail import PROFILES, Mailbox
+from durakit.mail import Mailbox
 from durakit.run import Run
-from durakit.runtime import Runtime
 from durakit.sweep import (
     DUPLICATE,
     HANDED_OVER,
@@ -264,7 +264,7 @@ def check_crash_proof(workflow: object, mailbox: object) -> Finding:
         workflow.parameters.dump((readers,), {})
     except TypeError as error:
         return wrong(f"Your workflow is called with ctx and a list of readers: {one_line(error)}.")
-    with _lent(mailbox) as laboratory:
+    with borrowed(mailbox, _Laboratory) as laboratory:
         finding = _without_a_crash(laboratory, workflow, readers)
         if finding is not None:
             return finding
@@ -310,26 +310,8 @@ class _Tried:
     """operations that the runtime has a record of"""
 
 
-@dataclass
-class _Laboratory:
-    """The learner's mailbox, moved to a fresh folder for each trial."""
-
-    mailbox: Mailbox
-    folder: Path
-    trials: int = 0
-
-    @contextlib.contextmanager
-    def world(self) -> Iterator[Runtime]:
-        """Open an empty world and a runtime on it."""
-        self.trials += 1
-        folder = self.folder / str(self.trials)
-        self.mailbox.clock = clock = ManualClock()
-        self.mailbox.fresh(folder)
-        with Runtime(
-            folder / "runs.db", clock=clock, world=self.mailbox, owner="checker",
-            durability="process",
-        ) as runtime:  # fmt: skip
-            yield runtime
+class _Laboratory(Laboratory):
+    """What there is to see of a trial."""
 
     def seen(self, run: Run) -> _Tried:
         """Return what there is to see of a run now."""
@@ -338,26 +320,6 @@ class _Laboratory:
             mails[mail["to"]] = mails.get(mail["to"], 0) + 1
         keys = tuple(request["key"] for request in self.mailbox.requests())
         return _Tried(run.status, run.reason, mails, keys, len(run.operations()))
-
-
-@contextlib.contextmanager
-def _lent(mailbox: Mailbox) -> Iterator[_Laboratory]:
-    """Use the learner's mailbox in folders of our own, and give it back as it was."""
-    home, before = mailbox.folder, (mailbox.clock, mailbox.plan, mailbox.profile)
-    mailbox.plan, mailbox.profile = [], PROFILES["idempotent"]
-    with tempfile.TemporaryDirectory(
-        prefix="durakit-exercise-", ignore_cleanup_errors=True
-    ) as folder:
-        try:
-            # What the learner's code prints is of no use a dozen times over.
-            with contextlib.redirect_stdout(io.StringIO()):
-                yield _Laboratory(mailbox, Path(folder))
-        finally:
-            mailbox.clock, mailbox.plan, mailbox.profile = before
-            if home is None:
-                mailbox.close()
-            else:
-                mailbox.fresh(home)
 
 
 def _without_a_crash(

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
-from durakit.define import Tool, Workflow
+from durakit.define import Workflow
 from durakit.errors import SimulatedCrash
 from durakit.faults import CrashAt
 from durakit.lab.exercises import (
@@ -29,20 +29,10 @@ from durakit.lab.exercises import (
     h,
     one_line,
     right,
-    todo,
     wrong,
 )
-
-# The learner's mailbox is borrowed in the way of lesson 01.
-from durakit.lab.lesson01 import (
-    _borrowed,
-    _has_dots,
-    _Laboratory,
-    beside,
-    customers,
-    new_mailbox,
-    new_world,
-)
+from durakit.lab.laboratory import Laboratory, borrowed, handed_over
+from durakit.lab.lesson01 import beside, customers, new_mailbox, new_world
 from durakit.mail import Mailbox
 
 __all__ = [
@@ -216,23 +206,16 @@ def _codes(bodies: tuple[str, ...]) -> list[str]:
 
 def check_safe_to_replay(workflow: object, mailbox: object) -> Finding:
     """Check a workflow that asks, waits and sends, at every crash before and after the wait."""
-    if isinstance(workflow, Tool):
-        return wrong("You handed over the tool. Hand over the workflow that calls it.")
-    if not isinstance(workflow, Workflow):
-        return wrong(
-            "The first thing to hand over is your workflow: the function below @dk.workflow, "
-            f"by its name and without brackets. This is a {type(workflow).__name__}."
-        )
-    if not isinstance(mailbox, Mailbox):
-        return wrong("The second thing to hand over is the mailbox that your tool sends to.")
-    if _has_dots(workflow):
-        return todo("Put an operation key in the place of the three dots, then check again.")
+    answer = handed_over(workflow, mailbox)
+    if isinstance(answer, Finding):
+        return answer
+    workflow, mailbox = answer
     ada, bela = customers(2)
     try:
         workflow.parameters.dump((ada,), {})
     except TypeError as error:
         return wrong(f"Your workflow is called with ctx and one customer: {one_line(error)}.")
-    with _borrowed(mailbox) as laboratory:
+    with borrowed(mailbox, Laboratory) as laboratory:
         return (
             _without_a_crash(laboratory, workflow, ada)
             or _for_two_customers(laboratory, workflow, ada, bela)
@@ -241,7 +224,7 @@ def check_safe_to_replay(workflow: object, mailbox: object) -> Finding:
 
 
 def _try_once(
-    laboratory: _Laboratory,
+    laboratory: Laboratory,
     workflow: Workflow,
     customer: dict[str, Any],
     *,
@@ -276,7 +259,7 @@ def _try_once(
 
 
 def _without_a_crash(
-    laboratory: _Laboratory, workflow: Workflow, ada: dict[str, Any]
+    laboratory: Laboratory, workflow: Workflow, ada: dict[str, Any]
 ) -> Finding | None:
     tried, _ = _try_once(laboratory, workflow, ada)
     # What the boss has at the wait tells whether he was asked; afterwards, whether only once.
@@ -325,7 +308,7 @@ def _drawn_again(tried: _Tried) -> list[str]:
 
 
 def _for_two_customers(
-    laboratory: _Laboratory, workflow: Workflow, ada: dict[str, Any], bela: dict[str, Any]
+    laboratory: Laboratory, workflow: Workflow, ada: dict[str, Any], bela: dict[str, Any]
 ) -> Finding | None:
     box = laboratory.mailbox
     with laboratory.world() as runtime:
@@ -346,7 +329,7 @@ def _for_two_customers(
         )
 
 
-def _at_every_crash(laboratory: _Laboratory, workflow: Workflow, ada: dict[str, Any]) -> Finding:
+def _at_every_crash(laboratory: Laboratory, workflow: Workflow, ada: dict[str, Any]) -> Finding:
     """Stop at boundary 1, 2, … before the wait, and then at each one after the answer."""
     trials: list[_Tried] = []
     for side in ("first", "second"):
