@@ -28,7 +28,8 @@ from durakit.errors import (
 from durakit.faults import CrashAt
 from durakit.machine import Done, Machine, machine, only_at_the_end
 from durakit.protocol import Probed
-from durakit.retry import Retry
+from durakit.retry import Retry, RetryBudget
+from durakit.retrying import retry_call
 from durakit.run import Run
 from durakit.runtime import Runtime
 from durakit.sweep import sweep
@@ -58,6 +59,7 @@ __all__ = [
     "NotExecuted",
     "OperationError",
     "Retry",
+    "RetryBudget",
     "Run",
     "RunNotFinished",
     "RunNotFound",
@@ -78,6 +80,7 @@ __all__ = [
     "WorkflowNotFound",
     "machine",
     "only_at_the_end",
+    "retry_call",
     "sweep",
     "testing",
     "tool",

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from durakit import values
-from durakit.deadline import seconds
+from durakit.deadline import ahead
 from durakit.errors import InvalidField, UnsavableValue, WorkflowNotFound
 from durakit.protocol import Contract, Effect
 from durakit.retry import Retry
@@ -248,15 +248,15 @@ def tool(
         known = ", ".join(e.value for e in Effect)
         raise InvalidField("effect", f"one of {known}; got {effect!r}") from None
     if window is not None and window != math.inf:
-        seconds("window", window)
+        ahead("window", window)
     if settles_after is not None and settles_after != 0:
-        seconds("settles_after", settles_after)
+        ahead("settles_after", settles_after)
     if timeout is not None:
-        seconds("timeout", timeout)
+        ahead("timeout", timeout)
     if on_unknown not in (None, "resend", "probe", "park"):
         raise InvalidField("on_unknown", f"'resend', 'probe' or 'park'; got {on_unknown!r}")
     _check_probe(probe, needed=promised is Effect.QUERYABLE or on_unknown == "probe")
-    _check_retry(retry)
+    _check_retry(retry, promised)
     _check_errors(errors)
     return Tool(
         function,
@@ -276,9 +276,13 @@ def _check_probe(probe: object, *, needed: bool) -> None:
         raise InvalidField("probe", f"needs a function that asks, got {probe!r}")
 
 
-def _check_retry(retry: object) -> None:
-    if retry is not None and not isinstance(retry, Retry):
+def _check_retry(retry: object, promised: Effect) -> None:
+    if retry is None:
+        return
+    if not isinstance(retry, Retry):
         raise InvalidField("retry", f"needs a dk.Retry, got {retry!r}")
+    if retry.last_chance and promised in (Effect.QUERYABLE, Effect.OPAQUE):
+        raise InvalidField("last_chance", f"is for reads and keyed writes, not effect={promised}")
 
 
 def _check_errors(kinds: object) -> None:

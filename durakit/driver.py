@@ -394,6 +394,7 @@ class Driver(Drive):
             op.ours = True
             op.look_again()
             op.check_row()
+            op.remember()
         try:
             return op.run()
         except Stop as stop:

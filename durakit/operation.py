@@ -26,7 +26,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn
 
@@ -44,6 +44,7 @@ from durakit.errors import (
     StoreStopped,
     Suspended,
 )
+from durakit.failures import Failure, FailureKind, classify
 from durakit.protocol import (
     Effect,
     Event,
@@ -58,8 +59,18 @@ from durakit.protocol import (
     Status,
     Wait,
 )
-from durakit.retry import Failure, FailureKind, classify
-from durakit.slots import concludes, contradiction, in_one_line, reply_payload, reply_text, short
+from durakit.retrying import Layer
+from durakit.slots import (
+    Past,
+    concludes,
+    contradiction,
+    in_one_line,
+    past_of,
+    reply_payload,
+    reply_text,
+    short,
+    tokens_left,
+)
 from durakit.store import Change, OperationMoved, OperationRow
 from durakit.values import compact
 from durakit.workers import Abandoned
@@ -135,6 +146,7 @@ class Operation:
         #: monotonic time of this incarnation's latest intent
         self.sent_at: float | None = None
         self.last_error: Exception | None = None
+        self.past = Past()
 
     def run(self) -> Any:
         """Ask ``decide``, do what it says, until the operation has an outcome."""
@@ -167,8 +179,8 @@ class Operation:
                         return self._replay()
                     case Refuse(reason):
                         self._refuse(reason)
-                    case Park(reason):
-                        self._park(reason)
+                    case Park(reason, why):
+                        self._park(reason, why)
             except OperationMoved:
                 self.look_again()
                 decision = None
@@ -213,6 +225,7 @@ class Operation:
         failure: Failure | None = None,
         probed: Probed | None = None,
         row: OperationRow | None = None,
+        has_token: bool = True,
     ) -> protocol.Decision:
         row = row or self.row
         now, mono = self._now(), self.drive.clock.monotonic()
@@ -229,6 +242,8 @@ class Operation:
             failure=failure,
             probed=probed,
             probes=self.probes,
+            inner_retries=self.past.inner_retries,
+            has_token=has_token,
         )
         draw = 0.0 if failure is None else self.drive.around.rng.random()
         return protocol.decide(record, request, self._contract(), self.tool.policy, now, draw)
@@ -244,6 +259,8 @@ class Operation:
             sent=row.sent,
             not_before=row.not_before,
             held_until=row.leased if held and (row.leased or 0.0) > now else None,
+            waited=self.past.waited,
+            last_chance_taken=self.past.last_chance_taken,
         )
 
     def _now(self) -> float:
@@ -261,6 +278,15 @@ class Operation:
             self.drive.store.read_operation, self.drive.row.account, self.tool.name, self.key
         )
         self.inherited, self.sent_at = True, None
+
+    def remember(self) -> None:
+        """Go on with what the journal says of earlier attempts: a crash restarts no budget."""
+        self.past = past_of(self.drive.entries, self.tool.name, self.key)
+        budget = self.tool.policy.budget
+        if budget is not None:
+            left = tokens_left(self.drive.entries, self.tool.name)
+            if left is not None:
+                budget.at_most(left)
 
     def check_row(self) -> None:
         """Our journal holds this call's intent: a row that does not agree is damage, not news."""
@@ -294,9 +320,10 @@ class Operation:
         now = self.drive.clock.now()
         limit = self._attempt_limit()
         change = self._change(decision.event, attempts=attempt, sent=now)
-        intent = f'{{"arguments":"{self.arguments}","basis":"{decision.basis}"}}'
         self.sent_at = self.drive.clock.monotonic()
         seconds_left = None if limit is None else limit.remaining(self.sent_at)
+        shortened = self._shortened(limit, seconds_left)
+        intent = f'{{"arguments":"{self.arguments}","basis":"{decision.basis}"{shortened}}}'
         # A tool without a limit of its own does not hold the lease for a whole session.
         held = None if tool.timeout is None else seconds_left
         self._note("intent", intent, change, limit=held, wait=seconds_left)
@@ -317,6 +344,16 @@ class Operation:
         if attempted.failure is None or attempted.failure.kind is not FailureKind.UNKNOWN:
             self.drive.reach(tool.name, "reply_received", self.occurrence, attempt)
         return attempted
+
+    def _shortened(self, limit: Limit | None, seconds_left: float | None) -> str:
+        """What an intent says where a parent had less left than the tool's own limit asks for."""
+        if self.tool.timeout is None or limit is None or limit.level == "call":
+            return ""
+        told = {
+            "asked": self.tool.timeout, "to": round(seconds_left or 0.0, 6),
+            "level": limit.level, "name": limit.name,
+        }  # fmt: skip
+        return f',"shortened":{compact(told)}'
 
     def _attempt_limit(self) -> Limit | None:
         """min(the tool's own limit, what its parents have left).
@@ -344,9 +381,12 @@ class Operation:
         # A copy for each attempt: what a tool does to its arguments reaches neither the next
         # attempt (same key, same content) nor the workflow (a replay would not see it).
         args, kwargs = copied(self.args), self.kwargs and copy.deepcopy(self.kwargs)
+        # What the tool retries by itself inside counts, so that layers do not multiply.
+        retries = max(0, tool.policy.attempts - attempt - self.past.inner_retries)
+        layer = Layer(retries, clock, ends, self.drive.around.rng)
 
         def work() -> Any:
-            return tool.function(handle, *args, **kwargs)
+            return layer.run(tool.function, handle, *args, **kwargs)
 
         began = clock.monotonic()
         abandoned: Abandoned | None = None
@@ -364,6 +404,8 @@ class Operation:
             # Without a thread of its own the tool could not be left at its limit; its reply
             # is treated as what it is: one that came too late, and evidence.
             abandoned = Abandoned.finished(value, partial(reply_text, tool))
+        inner = self.past.inner_retries + layer.used
+        self.past = replace(self.past, inner_retries=inner)
         if abandoned is not None:
             self.drive.around.workers.abandon(self._identity(), abandoned)
             return self._timed_out(limit, clock.monotonic() - began)
@@ -414,6 +456,8 @@ class Operation:
         """A reply in memory is saved, deadline or not: the truth is never stopped."""
         payload, value = reply_payload(self.tool, value)
         self._conclude("result", payload, Event.REPLY)
+        if self.tool.policy.budget is not None:
+            self.tool.policy.budget.succeeded()
         self.drive.reach(
             self.tool.name, "result_saved", self.occurrence, self.row.attempts if self.row else 1
         )
@@ -434,8 +478,8 @@ class Operation:
             self.drive.reach(tool.name, "result_saved", self.occurrence, attempt)
             self._raise_saved(error)
         moved = self.row._replace(status=status.value, not_before=None)
-        decision = self._decide(failure=failure, row=moved)
-        told = {"error": error, "judged": failure.kind.value, "because": failure.reason}
+        decision, told = self._judged(failure, moved)
+        told = {"error": error, **told}
         if isinstance(decision, Refuse):
             final = self._final_error(decision.reason, attempted.error)
             saved = values.dump_error(final, tool.errors)
@@ -452,6 +496,28 @@ class Operation:
         if failure.kind is not FailureKind.UNKNOWN:
             self.drive.reach(tool.name, "result_saved", self.occurrence, attempt)
         return decision
+
+    def _judged(
+        self, failure: Failure, row: OperationRow
+    ) -> tuple[protocol.Decision, dict[str, Any]]:
+        """What follows from a failure, and what the journal tells of it."""
+        budget = self.tool.policy.budget
+        has_token = budget is None or budget.take()
+        decision = self._decide(failure=failure, row=row, has_token=has_token)
+        retries = isinstance(decision, Wait) and decision.bound is not None
+        told: dict[str, Any] = {"judged": failure.kind.value, "because": failure.reason}
+        if failure.retry_after is not None:
+            told["retry_after"] = failure.retry_after
+        if self.past.inner_retries:
+            told["inner_retries"] = self.past.inner_retries
+        if budget is not None:
+            if has_token and not retries:
+                budget.put_back()
+            told["tokens"] = budget.tokens
+        if isinstance(decision, Wait) and retries:
+            taken = self.past.last_chance_taken or decision.reason == protocol.LAST_CHANCE
+            self.past = replace(self.past, waited=decision.seconds, last_chance_taken=taken)
+        return decision, told
 
     def _final_error(self, reason: str, error: Exception | None) -> Exception:
         """What a call that ends without an outcome of its own raises."""
@@ -590,9 +656,9 @@ class Operation:
         waited = reason == protocol.IN_PROGRESS and not self.drive.cancel
         return waited or (self.tool.name, self.key) in self.drive.met
 
-    def _park(self, reason: str) -> NoReturn:
+    def _park(self, reason: str, why: str = "unknown") -> NoReturn:
         self.drive.stop(
-            Suspended("needs_decision", reason, step=self.tool.name, key=self.key, why="unknown")
+            Suspended("needs_decision", reason, step=self.tool.name, key=self.key, why=why)
         )
 
     def _still_running(self) -> bool:

@@ -33,7 +33,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from durakit.retry import Failure, FailureKind, Retry, backoff
+from durakit.failures import Failure, FailureKind
+from durakit.retry import Retry, pause
 
 
 class Effect(StrEnum):
@@ -131,7 +132,8 @@ OUTCOMES: dict[Status, Outcome] = {
 FAILURE_EVENTS: dict[FailureKind, Event] = {
     FailureKind.TRANSIENT: Event.REFUSAL,
     FailureKind.PERMANENT: Event.FINAL_REFUSAL,
-    FailureKind.INFEASIBLE: Event.FINAL_REFUSAL,
+    # Certainly not executed, and open: once the condition is there, the same key may be used.
+    FailureKind.INFEASIBLE: Event.REFUSAL,
     FailureKind.UNKNOWN: Event.NO_ANSWER,
 }
 
@@ -206,6 +208,10 @@ class Record:
     """a wait that was drawn and saved ends here"""
     held_until: float | None = None
     """another live run is driving it; its lease ends here"""
+    waited: float | None = None
+    """the wait that was drawn last, seconds; decorrelated jitter draws the next one from it"""
+    last_chance_taken: bool = False
+    """the policy's one attempt past its drawn waits is used"""
 
 
 class Probed(StrEnum):
@@ -236,6 +242,10 @@ class Request:
     """what a probe has just answered"""
     probes: int = 0
     """how many probes this incarnation has made"""
+    inner_retries: int = 0
+    """retries that the tool made inside its attempts; they count, so that layers do not multiply"""
+    has_token: bool = True
+    """the retry budget shared with others has a token for one more retry"""
 
 
 @dataclass(frozen=True)
@@ -268,9 +278,10 @@ class Probe:
 
 @dataclass(frozen=True)
 class Park:
-    """Nobody may guess: the run becomes ``needs_decision``."""
+    """Nobody may guess: the run becomes ``needs_decision``. ``why``: unknown or infeasible."""
 
     reason: str
+    why: str = "unknown"
 
 
 @dataclass(frozen=True)
@@ -285,9 +296,14 @@ Decision = Replay | Execute | Wait | Probe | Park | Refuse
 #: Reasons of Refuse, for the driver to turn into the right exception.
 ARGUMENTS_DIFFER = "same key, other arguments"
 ATTEMPTS_USED = "attempts used up"
+BUDGET = "retry budget used up"
 DEADLINE = "deadline"
 CANCEL = "cancel"
 IN_PROGRESS = "in progress elsewhere"
+
+#: Reasons of a drawn Wait.
+BACKOFF = "backoff"
+LAST_CHANCE = "last chance"
 
 #: A probe that cannot tell is repeated at this pace (seconds), this often, before parking.
 PROBE_PAUSE = 1.0
@@ -328,10 +344,14 @@ def _not_executed(
 ) -> Decision:
     """The latest attempt certainly had no effect, and the key is open."""
     if request.failure is not None:
-        if record.attempts >= policy.attempts:
+        if request.failure.kind is FailureKind.INFEASIBLE and request.stopping != CANCEL:
+            return Park(request.failure.reason, why="infeasible")
+        if record.attempts + request.inner_retries >= policy.attempts:
             return Refuse(ATTEMPTS_USED)
         if request.stopping:
             return Refuse(request.stopping)
+        if not request.has_token:
+            return Refuse(BUDGET)
         wait = _draw_wait(record, request.failure, policy, draw, request.remaining)
         return wait or Refuse(DEADLINE)
     if request.stopping:
@@ -397,8 +417,11 @@ def _resend(
     if request.failure is not None:
         if request.failure.kind in (FailureKind.PERMANENT, FailureKind.INFEASIBLE):
             return Park(f"unknown: the resend was refused ({request.failure.reason})")
-        if record.attempts >= policy.attempts or (request.stopping and request.resent):
+        used = record.attempts + request.inner_retries >= policy.attempts
+        if used or (request.stopping and request.resent):
             return Park(f"unknown after {record.attempts} attempts ({request.failure.reason})")
+        if not request.has_token:
+            return Park(f"unknown, and the {BUDGET}")
         return _draw_wait(record, request.failure, policy, draw, allowance) or Park(
             "unknown, and no time is left to send again"
         )
@@ -454,10 +477,18 @@ def _draw_wait(
     record: Record, failure: Failure, policy: Retry, draw: float, allowance: float | None
 ) -> Wait | None:
     """A drawn wait, or None where it would reach the limit: sample, then stop."""
-    wait = backoff(policy, record.attempts, draw, failure.retry_after)
-    if allowance is not None and wait + policy.reserve >= allowance:
+    drawn = pause(
+        policy,
+        record.attempts,
+        draw,
+        remaining=allowance,
+        previous=record.waited,
+        retry_after=failure.retry_after,
+        last_chance_taken=record.last_chance_taken,
+    )
+    if drawn is None:
         return None
-    return Wait(wait, "backoff", policy.bound(record.attempts))
+    return Wait(drawn.seconds, LAST_CHANCE if drawn.last_chance else BACKOFF, drawn.bound)
 
 
 def describe(decision: Decision) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""May a failure be retried, and after what wait? Pure: the draw is an argument.
+"""After what wait may a failed attempt be repeated, and may it at all? Pure: draws are arguments.
 
 Full jitter (Brooker, 'Exponential Backoff And Jitter', AWS Architecture Blog, 2015), with the
 exponent the chapter uses::
@@ -12,219 +12,231 @@ deadline would make most clients fire together at the last moment.
 from __future__ import annotations
 
 import math
-import sys
-from dataclasses import dataclass, field
-from datetime import UTC
+from collections import deque
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
-from typing import Any
+from itertools import count
 
-from durakit.deadline import seconds
-from durakit.errors import Infeasible, InvalidField, NotExecuted
+from durakit.deadline import ahead
+from durakit.errors import InvalidField
 
-
-class FailureKind(StrEnum):
-    """What a failed attempt says about the outside world."""
-
-    TRANSIENT = "transient"
-    """certainly not executed; the same request may succeed later"""
-    PERMANENT = "permanent"
-    """certainly not executed; the same request will fail again"""
-    UNKNOWN = "unknown"
-    """it may have been executed, or may yet be"""
-    INFEASIBLE = "infeasible"
-    """certainly not executed; a named condition is missing"""
+#: More attempts than that are a loop without an end, and no limit.
+MOST_ATTEMPTS = 1_000_000
 
 
-@dataclass(frozen=True)
-class Failure:
-    """One judged failure. ``retry_after`` is the service's own floor, in seconds."""
+class Jitter(StrEnum):
+    """How a wait is drawn, with v = min(cap, first window * 2 ** (n - 1))."""
 
-    kind: FailureKind
-    reason: str
-    retry_after: float | None = None
+    FULL = "full"
+    """Uniform(0, v)"""
+    EQUAL = "equal"
+    """v/2 + Uniform(0, v/2)"""
+    DECORRELATED = "decorrelated"
+    """min(cap, Uniform(initial, 3 * the wait before)): grows 1.5-fold, and piles up at the cap"""
+    NONE = "none"
+    """v itself, for every client"""
+    ADDITIVE = "additive"
+    """v + Uniform(0, 1 s), as LangGraph 1.2 does it: it goes past the cap"""
+
+
+def _check_tokens(tokens: object) -> None:
+    if isinstance(tokens, bool) or not isinstance(tokens, int):
+        raise InvalidField("tokens", f"needs a whole number, got {tokens!r}")
+    if not 1 <= tokens <= MOST_ATTEMPTS:
+        raise InvalidField("tokens", f"needs at least 1 and at most {MOST_ATTEMPTS}")
+
+
+def _check_share(refill: object) -> None:
+    known = isinstance(refill, int | float) and not isinstance(refill, bool)
+    if not known or not 0 <= refill <= 1:  # type: ignore[operator]  # a number, as just checked
+        raise InvalidField("refill", f"needs a number from 0 to 1, got {refill!r}")
+
+
+class RetryBudget:
+    """A token bucket that many operations share: how many retries they may make between them.
+
+    It starts with ``tokens``. Each retry takes one, each success puts ``refill`` of one back,
+    never above ``tokens``. Without a token there is no retry, whatever the policies say: so an
+    outage multiplies the load by little, and not by the number of attempts. Threads may share
+    it. It lives in this process; what a run's journal last saw of it survives a crash.
+
+    Raises InvalidField for a number that makes no bucket.
+    """
+
+    def __init__(self, tokens: int = 10, refill: float = 0.1) -> None:
+        _check_tokens(tokens)
+        _check_share(refill)
+        self._size = tokens
+        self._refill = refill
+        # A deque takes and gives one element at a time whatever the threads do.
+        self._left = deque([None] * tokens, maxlen=tokens)
+        self._successes = count(1)
+
+    @property
+    def tokens(self) -> int:
+        """How many retries are left now."""
+        return len(self._left)
+
+    def take(self) -> bool:
+        """Take a token for a retry; False where none is left."""
+        try:
+            self._left.pop()
+        except IndexError:
+            return False
+        return True
+
+    def put_back(self) -> None:
+        """Return a token that was taken for a retry which then was not made."""
+        self._left.append(None)
+
+    def succeeded(self) -> None:
+        """A call succeeded: ``refill`` of a token comes back."""
+        nth = next(self._successes)
+        if math.floor(nth * self._refill) > math.floor((nth - 1) * self._refill):
+            self._left.append(None)
+
+    def at_most(self, tokens: int) -> None:
+        """Go on with what a journal last saw: a crash fills no bucket."""
+        while len(self._left) > tokens and self.take():
+            pass
+
+    def __repr__(self) -> str:
+        return f"RetryBudget(tokens={self._size}, refill={self._refill!r})"
 
 
 @dataclass(frozen=True)
 class Retry:
-    """Full-jitter backoff: all times in seconds, ``attempts`` counts the first one too.
+    """How often and after what waits an attempt may be repeated. All times in seconds.
 
-    ``reserve`` is the least time an attempt is worth starting with: a wait that would leave
-    less before the deadline is not begun. Raises InvalidField for a limit that is negative,
-    zero, NaN, infinite or not a number.
+    ``attempts`` counts the first one too. ``jitter``: see ``Jitter``. ``first_window``: the top
+    of the first window where it is not ``initial``; AWS's own simulator begins one doubling
+    later, at 2 * initial. ``floor``: no wait is shorter (a floor above the window makes every
+    wait the floor, and clients then go in step). ``reserve``: the least time an attempt is worth
+    starting with; a wait that would leave less before the deadline is not begun.
+    ``last_chance``: where the drawn wait does not fit, make one final attempt somewhere before
+    the deadline; for reads and keyed writes only. ``budget``: a token bucket shared with others.
+
+    Raises InvalidField for a limit that is negative, zero, NaN, huge or not a number.
     """
 
     initial: float = 0.5
     cap: float = 8.0
     attempts: int = 3
-    reserve: float = field(default=0.0, kw_only=True)
+    _: KW_ONLY
+    jitter: str = Jitter.FULL.value
+    first_window: float | None = None
+    floor: float = 0.0
+    reserve: float = 0.0
+    last_chance: bool = False
+    budget: RetryBudget | None = None
 
     def __post_init__(self) -> None:
         """Check every field."""
-        seconds("initial", self.initial)
-        seconds("cap", self.cap)
+        ahead("initial", self.initial)
+        ahead("cap", self.cap)
         if isinstance(self.attempts, bool) or not isinstance(self.attempts, int):
             raise InvalidField("attempts", f"needs a whole number, got {self.attempts!r}")
-        if self.attempts < 1:
-            raise InvalidField("attempts", f"needs at least 1, got {self.attempts!r}")
-        if self.reserve != 0.0:
-            seconds("reserve", self.reserve)
+        if not 1 <= self.attempts <= MOST_ATTEMPTS:
+            raise InvalidField("attempts", f"needs at least 1 and at most {MOST_ATTEMPTS}")
+        if self.jitter not in set(Jitter):
+            known = ", ".join(Jitter)
+            raise InvalidField("jitter", f"one of {known}; got {self.jitter!r}")
+        if self.first_window is not None:
+            ahead("first_window", self.first_window)
+        for field in ("floor", "reserve"):
+            value = getattr(self, field)
+            if isinstance(value, bool) or value != 0:
+                ahead(field, value)
+        if not isinstance(self.last_chance, bool):
+            raise InvalidField("last_chance", f"needs True or False, got {self.last_chance!r}")
+        if self.budget is not None and not isinstance(self.budget, RetryBudget):
+            raise InvalidField("budget", f"needs a dk.RetryBudget, got {self.budget!r}")
 
     def bound(self, attempt: int) -> float:
-        """The upper end of the window after attempt ``attempt`` (from 1), in seconds."""
+        """The top of the exponential window after failed attempt ``attempt`` (from 1), seconds."""
         try:
-            return min(self.cap, math.ldexp(self.initial, attempt - 1))
+            return min(self.cap, math.ldexp(self.first_window or self.initial, attempt - 1))
         except OverflowError:
             return self.cap
 
+    def window(self, attempt: int, previous: float | None = None) -> tuple[float, float]:
+        """The ends (low, high) between which the wait after failed attempt ``attempt`` lies.
 
-def backoff(policy: Retry, attempt: int, draw: float, retry_after: float | None) -> float:
-    """The wait after failed attempt ``attempt``: ``draw`` in [0, 1), the service's floor kept."""
-    wait = draw * policy.bound(attempt)
-    return wait if retry_after is None else max(wait, retry_after)
+        ``previous``: the wait drawn before, which only decorrelated jitter looks at.
+        """
+        top = self.bound(attempt)
+        match self.jitter:
+            case Jitter.FULL:
+                low, high = 0.0, top
+            case Jitter.EQUAL:
+                low, high = top / 2, top
+            case Jitter.NONE:
+                low, high = top, top
+            case Jitter.ADDITIVE:
+                low, high = top, top + 1.0
+            case _:
+                widest = 3 * (self.initial if previous is None else previous)
+                low, high = min(self.cap, self.initial), min(self.cap, max(self.initial, widest))
+        return max(low, self.floor), max(high, self.floor)
+
+    def wait(
+        self,
+        attempt: int,
+        draw: float,
+        previous: float | None = None,
+        retry_after: float | None = None,
+    ) -> float:
+        """The wait after failed attempt ``attempt``, seconds: ``draw`` is uniform in [0, 1).
+
+        What the service asked for (``retry_after``) is a floor.
+        """
+        if self.jitter == Jitter.DECORRELATED:
+            # Cut off after drawing, as AWS does: the window's own top is not the cap.
+            widest = max(self.initial, 3 * (self.initial if previous is None else previous))
+            drawn = min(self.cap, self.initial + draw * (widest - self.initial))
+            drawn = max(drawn, self.floor)
+        else:
+            low, high = self.window(attempt)
+            drawn = low + draw * (high - low)
+        return drawn if retry_after is None else max(drawn, retry_after)
 
 
-#: An HTTP status → what it says about a request that may have had an effect. 429 and 503 are
-#: refusals in front of the work; 409 and 425 are answers about another request in progress.
-#: Statuses that are not listed: 4xx permanent, everything else unknown.
-STATUS_KINDS: dict[int, FailureKind] = {
-    408: FailureKind.UNKNOWN,
-    409: FailureKind.PERMANENT,
-    425: FailureKind.TRANSIENT,
-    429: FailureKind.TRANSIENT,
-    503: FailureKind.TRANSIENT,
-}
+@dataclass(frozen=True)
+class Pause:
+    """A wait that may be begun. ``bound``: the top of the window it was drawn from, seconds."""
 
-#: The longest wait in seconds that a number can ask for: a hundred years.
-_LONGEST = 3_155_760_000
-
-#: Names of 409 answers that mean 'the first request is still running': try again later.
-IN_PROGRESS_NAMES = frozenset(
-    {"concurrent_idempotent_requests", "idempotency_key_in_use", "in_progress"}
-)
-
-#: httpx errors raised before any byte of the request can have been acted on.
-_HTTPX_NOT_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
+    seconds: float
+    bound: float
+    last_chance: bool = False
 
 
-def classify(error: Exception, *, effect: bool, now: float) -> Failure:
-    """Judge ``error`` by its type and status, never by its text or its truth value.
+#: The low digits of a draw are a second draw, independent of what its high digits decided.
+_SECOND_DRAW = 2**20
 
-    ``effect`` says whether the tool can change the outside world: if so, everything that does
-    not prove the contrary is *unknown*; if not, what is unknown is simply transient. ``now``
-    is wall time, for a Retry-After date. Total: every exception gets a kind.
+
+def pause(
+    policy: Retry,
+    attempt: int,
+    draw: float,
+    *,
+    remaining: float | None,
+    previous: float | None = None,
+    retry_after: float | None = None,
+    last_chance_taken: bool = False,
+) -> Pause | None:
+    """The wait before the next attempt, or None where it would reach the deadline.
+
+    Sample, then stop: no wait is shortened to fit. A policy with a last chance has one more
+    attempt then, at a moment of its own between what the service asked for and the deadline.
     """
-    kind, reason, retry_after = _judge(error, now)
-    if kind is FailureKind.UNKNOWN and not effect:
-        kind = FailureKind.TRANSIENT if _looks_passing(error) else FailureKind.PERMANENT
-    return Failure(kind, reason, retry_after)
-
-
-def _judge(error: Exception, now: float) -> tuple[FailureKind, str, float | None]:
-    if isinstance(error, Infeasible):
-        return FailureKind.INFEASIBLE, "infeasible", None
-    if isinstance(error, NotExecuted):
-        kind = FailureKind.TRANSIENT if error.transient else FailureKind.PERMANENT
-        retry_after = parse_retry_after(error.retry_after, now)
-        return kind, "not executed, says the tool", retry_after
-    status = _status(error)
-    if status is not None:
-        retry_after = _retry_after(error, now)
-        name = _attribute(error, "name")
-        if status == 409 and isinstance(name, str) and name in IN_PROGRESS_NAMES:
-            return FailureKind.TRANSIENT, "status 409, in progress", retry_after
-        default = FailureKind.PERMANENT if 400 <= status < 500 else FailureKind.UNKNOWN
-        return STATUS_KINDS.get(status, default), f"status {status}", retry_after
-    if isinstance(error, ConnectionRefusedError):
-        return FailureKind.TRANSIENT, "connection refused", None
-    # Looked up, not imported: a tool that raises httpx errors has imported httpx itself.
-    httpx = sys.modules.get("httpx")
-    if httpx is not None and isinstance(error, httpx.TransportError):
-        names = {base.__name__ for base in type(error).__mro__}
-        if "UnsupportedProtocol" in names:
-            return FailureKind.PERMANENT, "httpx UnsupportedProtocol: not sent", None
-        if names & _HTTPX_NOT_SENT:
-            return FailureKind.TRANSIENT, f"httpx {type(error).__name__}: not sent", None
-        return FailureKind.UNKNOWN, f"httpx {type(error).__name__}: no answer", None
-    socket = sys.modules.get("socket")
-    if socket is not None and isinstance(error, socket.gaierror):
-        return FailureKind.TRANSIENT, "name not resolved: not sent", None
-    if isinstance(error, TimeoutError):
-        return FailureKind.UNKNOWN, "no answer in time", None
-    return FailureKind.UNKNOWN, f"{type(error).__name__}: no proof that nothing happened", None
-
-
-def _looks_passing(error: Exception) -> bool:
-    """Without an outside effect: may the same request succeed later?"""
-    httpx, subprocess = sys.modules.get("httpx"), sys.modules.get("subprocess")
-    if httpx is not None and isinstance(error, httpx.TransportError):
-        return True
-    if subprocess is not None and isinstance(error, subprocess.TimeoutExpired):
-        return True
-    return isinstance(error, OSError) or _status(error) is not None
-
-
-def _attribute(holder: object, name: str) -> Any:
-    """An attribute of an error that may be anybody's; None where reading it fails."""
-    try:
-        return getattr(holder, name, None)
-    except Exception:  # noqa: BLE001 - a property that raises tells nothing
+    if last_chance_taken:
         return None
-
-
-def _status(error: Exception) -> int | None:
-    response = _attribute(error, "response")
-    for holder, attribute in (
-        (error, "status"),
-        (error, "status_code"),
-        (error, "http_status"),
-        (error, "code"),
-        (response, "status_code"),
-        (response, "status"),
-    ):
-        value = _attribute(holder, attribute)
-        if isinstance(value, int) and not isinstance(value, bool) and 100 <= value < 600:
-            return int(value)
-    return None
-
-
-def _retry_after(error: Exception, now: float) -> float | None:
-    value = _attribute(error, "retry_after")
-    if value is None:
-        headers = _attribute(_attribute(error, "response"), "headers")
-        if headers is None:
-            headers = _attribute(error, "headers")
-        try:
-            value = headers.get("Retry-After")
-        except Exception:  # noqa: BLE001 - no headers, or none that can be read
-            return None
-    return parse_retry_after(value, now)
-
-
-def parse_retry_after(value: object, now: float) -> float | None:
-    """Seconds from a Retry-After value: a number, digits or an HTTP date (RFC 9110 §10.2.3).
-
-    ``now`` is wall time. A malformed or negative value is None: normal backoff applies.
-    """
-    if isinstance(value, bool) or value is None:
+    wait = policy.wait(attempt, draw, previous, retry_after)
+    high = policy.window(attempt, previous)[1]
+    if remaining is None or wait + policy.reserve < remaining:
+        return Pause(wait, high)
+    earliest, room = retry_after or 0.0, remaining - policy.reserve
+    if not policy.last_chance or earliest >= room:
         return None
-    if isinstance(value, int):
-        # Beyond any sane wait it is still a floor, and one that no deadline survives.
-        return float(min(value, _LONGEST)) if value >= 0 else None
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) and value >= 0 else None
-    if not isinstance(value, str):
-        return None
-    text = value.strip()
-    if text.isascii() and text.isdigit():
-        return min(float(text), float(_LONGEST))
-    # Not at the top: the e-mail package costs an import of durakit a twentieth of its time.
-    from email.utils import parsedate_to_datetime  # noqa: PLC0415
-
-    try:
-        moment = parsedate_to_datetime(text)
-    except Exception:  # noqa: BLE001 - the parser's own slips on malformed dates included
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    wait = moment.timestamp() - now
-    return wait if wait >= 0 else None
+    again = math.modf(draw * _SECOND_DRAW)[0]
+    return Pause(earliest + again * (room - earliest), room, last_chance=True)

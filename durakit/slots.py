@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from durakit import values
+from durakit import protocol, values
 from durakit.define import Tool
 from durakit.errors import Suspended, UnsavableValue
 from durakit.store import Entry
@@ -38,6 +38,42 @@ class Slot:
         key = "" if self.key is None else f" with key {short(self.key)}"
         kind = "call" if self.key is not None else self.kind.replace("limit", "step")
         return f"{kind} {short(self.name or '')}{key}"
+
+
+@dataclass(frozen=True)
+class Past:
+    """What the saved attempts of one operation leave to those that follow."""
+
+    waited: float | None = None
+    """the wait that was drawn last, seconds"""
+    last_chance_taken: bool = False
+    inner_retries: int = 0
+    """retries that the tool made inside its attempts"""
+
+
+def past_of(entries: list[Entry], tool: str, key: str) -> Past:
+    """What this journal's attempts of an operation come to."""
+    waited, taken, inner = None, False, 0
+    for entry in entries:
+        if (entry.kind, entry.step, entry.key) != ("attempt", tool, key):
+            continue
+        body = json.loads(entry.payload)
+        inner = body.get("inner_retries", inner)
+        then = body.get("then", {})
+        if "bound" in then:
+            waited = then["seconds"]
+            taken = taken or then["reason"] == protocol.LAST_CHANCE
+    return Past(waited, taken, inner)
+
+
+def tokens_left(entries: list[Entry], tool: str) -> int | None:
+    """What a tool's retry budget had left when this journal last saw it; None: it never did."""
+    for entry in reversed(entries):
+        if (entry.kind, entry.step) == ("attempt", tool) and '"tokens"' in entry.payload:
+            tokens = json.loads(entry.payload).get("tokens")
+            if isinstance(tokens, int):
+                return tokens
+    return None
 
 
 def slots_of(entries: list[Entry]) -> list[Slot]:

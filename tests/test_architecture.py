@@ -15,9 +15,9 @@ PACKAGE = Path(dk.__file__).resolve().parent
 #: Layers in reading order: a module imports only from layers before its own, or from its own
 #: where the modules of one layer stand in a line.
 LAYERS = [
-    ["errors", "clock", "deadline", "retry", "values", "changes", "protocol"],
+    ["errors", "clock", "deadline", "failures", "retry", "values", "changes", "protocol"],
     ["files", "schema", "store", "faults"],
-    ["define", "workers", "slots", "drive", "operation", "driver", "machine"],
+    ["define", "retrying", "workers", "slots", "drive", "operation", "driver", "machine"],
     ["items", "tables", "run", "runtime"],
     ["lives", "kill", "sweep", "testing", "cli"],
 ]

@@ -139,7 +139,8 @@ def test_L088_the_effective_policy_can_be_printed_with_its_defaults():
     """All that decides what happens after a failure, whether it was given or not."""
     assert repr(dk.tool(send)) == (
         "<tool send: effect=opaque, window=None, settles_after=None, on_unknown=None, "
-        "timeout=None, Retry(initial=0.5, cap=8.0, attempts=1, reserve=0.0)>"
+        "timeout=None, Retry(initial=0.5, cap=8.0, attempts=1, jitter='full', "
+        "first_window=None, floor=0.0, reserve=0.0, last_chance=False, budget=None)>"
     )
     shown = repr(
         dk.tool(effect="idempotent", window=86400, timeout=3, on_unknown="park", name="mail")(send)

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from durakit import protocol
+from durakit.failures import Failure, FailureKind
 from durakit.protocol import (
     FAILURE_EVENTS,
     OUTCOMES,
@@ -30,7 +31,7 @@ from durakit.protocol import (
     describe,
     probe_event,
 )
-from durakit.retry import Failure, FailureKind, Retry
+from durakit.retry import Retry
 
 NOW = 1_767_258_000.0
 SAME, OTHER = "a" * 64, "b" * 64

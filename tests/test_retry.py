@@ -1,40 +1,19 @@
 """A failure is judged by its type and status, and the wait after it is drawn, never clamped."""
 
-import asyncio
-import concurrent.futures
-import email.utils
-import json
 import math
-import queue
 import random
-import socket
-import sqlite3
-import subprocess
-import sys
 import threading
-import urllib.error
-from collections.abc import Callable, Iterator
 from fractions import Fraction
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import httpx
-import pydantic
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import durakit as dk
 from durakit import protocol
-from durakit.mail import MailError
-from durakit.protocol import Contract, Effect, Record, Request, Status, Wait, decide
-from durakit.retry import (
-    STATUS_KINDS,
-    FailureKind,
-    Retry,
-    backoff,
-    classify,
-    parse_retry_after,
-)
+from durakit.failures import FailureKind, classify
+from durakit.protocol import Contract, Record, Request, Status, Wait, decide
+from durakit.retry import Retry, pause
 
 # A busy machine may be slow; that is no failure.
 laws = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -61,7 +40,7 @@ def test_the_bound_is_exact_for_every_attempt_to_ten_thousand(policy):
 def test_a_wait_lies_between_nothing_and_its_bound(initial, cap, attempt, draw):
     """For any policy and any attempt number; the draw decides and nothing else."""
     policy = Retry(initial, cap)
-    wait = backoff(policy, attempt, draw, None)
+    wait = policy.wait(attempt, draw)
     assert 0.0 <= wait <= policy.bound(attempt) <= cap
     assert wait == draw * policy.bound(attempt)
     assert policy.bound(attempt + 1) >= policy.bound(attempt)
@@ -71,7 +50,7 @@ def test_L080_waits_at_the_cap_are_spread_over_the_whole_window():
     """A thousand draws of attempt 12: within 0 and 10, average near 5, no two alike."""
     rng = random.Random(80)
     policy = Retry(initial=1, cap=10)
-    waits = [backoff(policy, 12, rng.random(), None) for _ in range(1000)]
+    waits = [policy.wait(12, rng.random()) for _ in range(1000)]
     assert all(0 <= wait < 10 for wait in waits)
     assert len(set(waits)) > 990
     assert sum(waits) / 1000 == pytest.approx(5, abs=0.4)
@@ -83,11 +62,11 @@ def test_L082_a_servers_waiting_time_is_a_floor_and_full_jitter_has_no_other():
     rng = random.Random(82)
     draws = [rng.random() for _ in range(1000)]
     policy = Retry(initial=1, cap=10)
-    assert min(backoff(policy, 9, draw, None) for draw in draws) < 0.1
-    floored = [backoff(policy, 9, draw, 4.0) for draw in draws]
+    assert min(policy.wait(9, draw) for draw in draws) < 0.1
+    floored = [policy.wait(9, draw, retry_after=4.0) for draw in draws]
     assert min(floored) == 4.0
     assert max(floored) > 9.0
-    assert backoff(policy, 1, 0.5, 60.0) == 60.0
+    assert policy.wait(1, 0.5, retry_after=60.0) == 60.0
 
 
 def test_L079_three_attempts_make_two_waits():
@@ -130,435 +109,194 @@ def test_attempts_that_are_no_whole_number_from_one_are_refused(value):
     """The first attempt counts too, so that zero would mean never."""
     with pytest.raises(dk.InvalidField, match=r"^attempts: "):
         Retry(attempts=value)
-    assert Retry(attempts=10**400).attempts == 10**400
+    with pytest.raises(dk.InvalidField, match=r"^attempts: .* at most 1000000"):
+        Retry(attempts=10**400)
 
 
-# -- Retry-After --------------------------------------------------------------------------
+# -- other ways to draw a wait ------------------------------------------------------------
+
+
+def waits(policy: Retry, attempt: int, draws: int = 1000, previous: float | None = None):
+    """Draw many waits after one attempt, with a seeded generator."""
+    rng = random.Random(7)
+    return [policy.wait(attempt, rng.random(), previous) for _ in range(draws)]
 
 
 @pytest.mark.parametrize(
-    ("value", "wait"),
-    [
-        ("120", 120.0),
-        (" 7 ", 7.0),
-        ("0", 0.0),
-        (3, 3.0),
-        (2.5, 2.5),
-        (email.utils.formatdate(NOW + 90, usegmt=True), 90.0),
-        (email.utils.formatdate(NOW + 90, localtime=False), 90.0),
-        ("Thu, 01 Jan 2026 10:00:00 +0100", 0.0),
-        ("Thursday, 01-Jan-26 09:01:00 GMT", 60.0),
-        ("Thu Jan  1 09:01:00 2026", 60.0),
-    ],
-    ids=repr,
+    ("jitter", "low", "high"),
+    [("full", 0.0, 4.0), ("equal", 2.0, 4.0), ("none", 4.0, 4.0), ("additive", 4.0, 5.0)],
 )
-def test_seconds_and_http_dates_are_understood(value, wait):
-    """All three date forms of RFC 9110, and zones."""
-    assert parse_retry_after(value, NOW) == wait
+def test_each_jitter_draws_from_its_own_part_of_the_window(jitter, low, high):
+    """After the third attempt the window of initial 1 is 4 seconds wide."""
+    policy = Retry(1.0, 100.0, 9, jitter=jitter)
+    drawn = waits(policy, 3)
+    assert policy.window(3) == (low, high)
+    assert all(low <= wait <= high for wait in drawn)
+    assert max(drawn) - min(drawn) >= 0.99 * (high - low)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "-1", -1, -0.5, math.nan, math.inf, "nan", "inf", "1e3", "", "  ", "soon", "12 5", "+5",
-        "\u0663", "1_000", True, None, b"5", [5], {}, email.utils.formatdate(NOW - 60, usegmt=True),
-        "Mon, 99 Foo 2026 99:99:99 GMT", "Fri, 31 Dec 99999 23:59:59 GMT",
-    ],
-    ids=repr,
-)  # fmt: skip
-def test_a_malformed_negative_or_past_value_falls_back_to_normal_backoff(value):
-    """It is no floor, and no error either."""
-    assert parse_retry_after(value, NOW) is None
+def test_decorrelated_waits_grow_from_the_wait_before_and_pile_up_at_the_cap():
+    """min(cap, Uniform(initial, 3 * previous)): cut off after drawing, as AWS's own code does."""
+    policy = Retry(1.0, 10.0, 99, jitter="decorrelated")
+    assert policy.window(1) == (1.0, 3.0)
+    assert policy.window(7, previous=2.0) == (1.0, 6.0)
+    drawn = waits(policy, 7, previous=10.0)
+    assert min(drawn) >= 1.0
+    assert max(drawn) == 10.0
+    share = sum(wait == 10.0 for wait in drawn) / len(drawn)
+    assert abs(share - 20 / 29) < 0.05  # of the 29 seconds drawn from, 20 lie above the cap
 
 
-@pytest.mark.parametrize("value", ["9" * 400, 10**400, "9" * 5000], ids=["text", "int", "long"])
-def test_an_absurdly_long_wait_is_a_floor_that_no_deadline_survives(value):
-    """Decades, as a number that can still be added to a time and shown as a date."""
-    wait = parse_retry_after(value, NOW)
-    assert wait is not None
-    assert 50 * 365 * 24 * HOUR < wait < 1000 * 365 * 24 * HOUR
+def test_the_first_window_is_initial_unless_it_is_said_otherwise():
+    """AWS's simulator begins at twice its base; the chapter begins at the base."""
+    assert [Retry(5, 2000).bound(n) for n in (1, 2, 3)] == [5, 10, 20]
+    assert [Retry(5, 2000, first_window=10).bound(n) for n in (1, 2, 3)] == [10, 20, 40]
+
+
+def test_L082_with_a_floor_no_wait_is_shorter():
+    """Full jitter starts at zero by definition; a floor is another policy, and says so."""
+    without, floored = Retry(4.0, 10.0, 9), Retry(4.0, 10.0, 9, floor=4.0)
+    assert min(waits(without, 9)) < 4.0
+    assert min(waits(floored, 9)) >= 4.0
+    assert max(waits(floored, 9)) <= 10.0
+    for policy in (without, floored):
+        assert policy.wait(9, 0.1, retry_after=60.0) == 60.0
 
 
 @laws
 @given(
-    st.text(max_size=40)
-    | st.from_regex(r"[A-Za-z]{3}, ?\d{1,3}[- ][A-Z][a-z]{2}[- ]\d{1,6} [\d:]{1,9} ?[-+A-Z\d]{0,9}")
-    | st.floats()
-    | st.integers()
-)
-def test_any_retry_after_is_a_wait_of_zero_or_more_or_nothing(value):
-    """A header comes from outside: whatever it says, it raises nothing."""
-    wait = parse_retry_after(value, NOW)
-    assert wait is None or (0.0 <= wait < math.inf)
-
-
-# -- judging real errors ------------------------------------------------------------------
-
-
-class Answering(BaseHTTPRequestHandler):
-    """Answers with the status that the path names; `/silent` with nothing at all."""
-
-    def do_GET(self) -> None:
-        """Answer, or hang up."""
-        if self.path == "/silent":
-            self.close_connection = True
-            return
-        self.send_response(int(self.path[1:]))
-        self.send_header("Retry-After", "17")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Keep the test's output clean."""
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """A real HTTP server on loopback."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as http:
-        thread = threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{http.server_address[1]}"
-        http.shutdown()
-        thread.join()
-
-
-def closed_port() -> int:
-    """Return a loopback port on which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def fetch(url: str, **options: object) -> None:
-    """Make a real request, and raise for its status."""
-    with httpx.Client(trust_env=False, **{"timeout": 2.0, **options}) as client:
-        client.get(url).raise_for_status()
-
-
-def raised(function: Callable[..., object], *args: object, **options: object) -> Exception:
-    """Return what a real call raises."""
-    try:
-        function(*args, **options)
-    except Exception as error:
-        return error
-    return pytest.fail("it did not raise")
-
-
-def read_timeout() -> Exception:
-    """Return what a client sees whose server accepts and says nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        return raised(fetch, url, timeout=httpx.Timeout(1.0, read=0.02))
-
-
-def pool_timeout() -> Exception:
-    """Return what a client sees for which no connection was free."""
-    limits = httpx.Limits(max_connections=0)
-    return raised(fetch, "http://127.0.0.1:9", limits=limits, timeout=httpx.Timeout(1, pool=0.01))
-
-
-def plain_timeout() -> Exception:
-    """Return what a socket without httpx raises."""
-    with (
-        socket.create_server(("127.0.0.1", 0)) as silent,
-        socket.create_connection(silent.getsockname()) as sock,
-    ):
-        sock.settimeout(0.02)
-        return raised(sock.recv, 1)
-
-
-async def too_long() -> None:
-    """Reach a limit of asyncio's own."""
-    async with asyncio.timeout(0):
-        await asyncio.sleep(1)
-
-
-def broken_pipe() -> Exception:
-    """Return what a socket raises whose peer is gone."""
-    one, other = socket.socketpair()
-    with one:
-        other.close()
-        return raised(one.sendall, b"x" * 10)
-
-
-def no_such_table() -> Exception:
-    """Return SQLite's own error for a table that is not there."""
-    database = sqlite3.connect(":memory:")
-    try:
-        return raised(database.execute, "SELECT * FROM missing")
-    finally:
-        database.close()
-
-
-class Shape(pydantic.BaseModel):
-    """What an answer should look like."""
-
-    id: int
-
-
-def real_errors() -> dict[str, Exception]:
-    """Real error objects of the libraries a tool may use, made by real failures."""
-    return {
-        "connection refused": raised(socket.create_connection, ("127.0.0.1", closed_port())),
-        "httpx refused": raised(fetch, f"http://127.0.0.1:{closed_port()}"),
-        "httpx read timeout": read_timeout(),
-        "httpx pool timeout": pool_timeout(),
-        "httpx bad scheme": raised(fetch, "gopher://127.0.0.1"),
-        "httpx invalid url": raised(fetch, "http://[::1"),
-        "socket timeout": plain_timeout(),
-        "broken pipe": broken_pipe(),
-        "name not resolved": raised(socket.getaddrinfo, None, None),
-        "sqlite": no_such_table(),
-        "sqlite integrity": sqlite3.IntegrityError("UNIQUE"),
-        "pydantic": raised(Shape.model_validate, {"id": "x"}),
-        "asyncio timeout": raised(asyncio.run, too_long()),
-        "futures timeout": raised(concurrent.futures.Future().result, 0),
-        "queue empty": raised(queue.Queue().get_nowait),
-        "subprocess timeout": subprocess.TimeoutExpired("x", 1.0),
-        "subprocess failed": subprocess.CalledProcessError(2, "x"),
-        "bad json": raised(json.loads, "{"),
-        "url error": urllib.error.URLError("x"),
-        "recursion": RecursionError(),
-        "group": ExceptionGroup("g", [ValueError(), TimeoutError()]),
-        "stop": StopIteration(),
-        "durakit": dk.RunNotFound("x"),
-        "saved": dk.SavedError("X", "y"),
-        "deadline": dk.DeadlineExceeded("turn", "t"),
-    }
-
-
-CORPUS = real_errors()
-
-
-@pytest.fixture
-def errors() -> dict[str, Exception]:
-    """The corpus, made once."""
-    return CORPUS
-
-
-@pytest.mark.parametrize(
-    ("status", "with_effect", "reading"),
-    [
-        (400, PERMANENT, PERMANENT),
-        (401, PERMANENT, PERMANENT),
-        (404, PERMANENT, PERMANENT),
-        (408, UNKNOWN, TRANSIENT),
-        (409, PERMANENT, PERMANENT),
-        (422, PERMANENT, PERMANENT),
-        (425, TRANSIENT, TRANSIENT),
-        (429, TRANSIENT, TRANSIENT),
-        (500, UNKNOWN, TRANSIENT),
-        (502, UNKNOWN, TRANSIENT),
-        (503, TRANSIENT, TRANSIENT),
-        (504, UNKNOWN, TRANSIENT),
-    ],
-)
-def test_L074_real_http_answers_are_judged_as_the_table_says(server, status, with_effect, reading):
-    """By httpx's own error object, whose response is no truth value; its Retry-After is read."""
-    error = raised(fetch, f"{server}/{status}")
-    assert type(error) is httpx.HTTPStatusError
-    judged = classify(error, effect=True, now=NOW)
-    assert (judged.kind, judged.retry_after) == (with_effect, 17.0)
-    assert classify(error, effect=False, now=NOW).kind is reading
-    mail = MailError(status, "some_name", "for people", retry_after=17)
-    assert classify(mail, effect=True, now=NOW).kind is with_effect
-
-
-@pytest.mark.parametrize(
-    ("name", "with_effect", "reading"),
-    [
-        ("connection refused", TRANSIENT, TRANSIENT),
-        ("httpx refused", TRANSIENT, TRANSIENT),
-        ("httpx pool timeout", TRANSIENT, TRANSIENT),
-        ("httpx bad scheme", PERMANENT, PERMANENT),
-        ("httpx read timeout", UNKNOWN, TRANSIENT),
-        ("socket timeout", UNKNOWN, TRANSIENT),
-        ("asyncio timeout", UNKNOWN, TRANSIENT),
-        ("futures timeout", UNKNOWN, TRANSIENT),
-        ("subprocess timeout", UNKNOWN, TRANSIENT),
-        ("broken pipe", UNKNOWN, TRANSIENT),
-        ("name not resolved", TRANSIENT, TRANSIENT),
-        ("pydantic", UNKNOWN, PERMANENT),
-        ("sqlite", UNKNOWN, PERMANENT),
-        ("bad json", UNKNOWN, PERMANENT),
-        ("recursion", UNKNOWN, PERMANENT),
-    ],
-)
-def test_L074_real_failures_without_an_answer_are_judged_by_what_they_prove(
-    errors, name, with_effect, reading
+    st.sampled_from(["full", "equal", "none", "additive", "decorrelated"]),
+    st.floats(1e-3, 1e3), st.floats(1e-3, 1e3), st.integers(1, 2000),
+    st.floats(0, 1, exclude_max=True), st.floats(0, 1e3), st.floats(0, 1e3),
+)  # fmt: skip
+def test_every_wait_lies_in_the_window_that_is_told(
+    jitter, initial, cap, attempt, draw, previous, floor
 ):
-    """Refused is 'not sent'; a time limit's own error is never 'not executed'."""
-    assert classify(errors[name], effect=True, now=NOW).kind is with_effect
-    assert classify(errors[name], effect=False, now=NOW).kind is reading
-
-
-def test_L074_an_answer_cut_off_is_unknown(server):
-    """The server took the request and hung up."""
-    error = raised(fetch, f"{server}/silent")
-    assert isinstance(error, httpx.RemoteProtocolError)
-    assert classify(error, effect=True, now=NOW).kind is UNKNOWN
+    """What is drawn and what is shown as the band cannot differ."""
+    policy = Retry(initial, cap, 9, jitter=jitter, floor=floor)
+    low, high = policy.window(attempt, previous)
+    slack = 1e-9 * (1 + high)
+    assert low - slack <= policy.wait(attempt, draw, previous) <= high + slack
+    assert policy.wait(attempt, draw, previous, retry_after=5e3) >= 5e3
 
 
 @pytest.mark.parametrize(
-    ("error", "kind"),
+    ("field", "value"),
     [
-        (dk.NotExecuted("full", transient=True), TRANSIENT),
-        (dk.NotExecuted("no such address"), PERMANENT),
-        (dk.Infeasible("an address"), INFEASIBLE),
+        ("jitter", "some"), ("jitter", None), ("first_window", 0), ("first_window", math.nan),
+        ("first_window", -1), ("floor", -1), ("floor", math.inf), ("floor", "1"),
+        ("initial", 1e300), ("cap", 1e12), ("reserve", 1e300), ("last_chance", 1),
+        ("budget", 10), ("floor", False),
     ],
-)
-def test_what_a_tool_says_itself_is_believed_with_and_without_an_effect(error, kind):
-    """A tool that is certain raises NotExecuted or Infeasible."""
-    assert classify(error, effect=True, now=NOW).kind is kind
-    assert classify(error, effect=False, now=NOW).kind is kind
+)  # fmt: skip
+def test_a_field_that_makes_no_policy_is_refused_by_its_name(field, value):
+    """Negative, zero, not a number, huge, or of another type: nothing is built from it."""
+    with pytest.raises(dk.InvalidField) as caught:
+        Retry(**{field: value})
+    assert caught.value.field == field
 
 
-@pytest.mark.parametrize("wait", [math.nan, math.inf, -3.0, "soon", True, 10**400])
-def test_a_floor_that_a_tool_gives_is_checked_like_a_header(wait):
-    """A wait that is not a number of seconds must not reach the clock."""
-    error = dk.NotExecuted("full", transient=True, retry_after=wait)
-    floor = classify(error, effect=True, now=NOW).retry_after
-    assert floor is None or 0 <= floor < 1e11
-    assert classify(dk.NotExecuted("x", retry_after=2.5), effect=True, now=NOW).retry_after == 2.5
+# -- the wait against the deadline --------------------------------------------------------
 
 
-@pytest.mark.parametrize("effect", [True, False])
-def test_a_conflict_that_means_in_progress_may_pass_and_any_other_is_final(effect):
-    """409 alone is ambiguous: the name tells, and only a name that is known."""
-    names = ["concurrent_idempotent_requests", "idempotency_key_in_use", "in_progress"]
-    for name in names:
-        assert classify(MailError(409, name, ""), effect=effect, now=NOW).kind is TRANSIENT
-    other = MailError(409, "invalid_idempotent_request", "in progress, says only the text")
-    assert classify(other, effect=effect, now=NOW).kind is PERMANENT
+@laws
+@given(
+    st.floats(0, 1, exclude_max=True), st.integers(1, 20), st.floats(0, 30), st.floats(0, 2),
+    st.booleans(),
+)  # fmt: skip
+def test_no_pause_reaches_the_deadline_and_none_is_cut_to_fit(
+    draw, attempt, remaining, reserve, chance
+):
+    """Sample, then stop; a last chance is a moment of its own before the deadline."""
+    policy = Retry(0.5, 8.0, 99, reserve=reserve, last_chance=chance)
+    drawn = pause(policy, attempt, draw, remaining=remaining)
+    wait = policy.wait(attempt, draw)
+    if wait + reserve < remaining:
+        assert drawn is not None
+        assert (drawn.seconds, drawn.last_chance) == (wait, False)
+    elif drawn is not None:
+        assert chance
+        assert drawn.last_chance
+        assert 0 <= drawn.seconds < remaining - reserve
+    else:
+        assert not chance or remaining <= reserve
 
 
-def test_L061_what_an_answer_means_for_a_retry_under_the_same_key(errors):
-    """Refused and 429 stay open, 422 is final, 504 and a lost reply are unknown."""
-    answers = {
-        "refused": errors["connection refused"],
-        "429": MailError(429, "rate_limit_exceeded", ""),
-        "422": MailError(422, "validation_error", ""),
-        "504": MailError(504, "gateway_timeout", ""),
-        "lost": errors["httpx read timeout"],
-    }
-    statuses = {
-        name: protocol.after(
-            Status.DISPATCHED,
-            protocol.FAILURE_EVENTS[classify(error, effect=True, now=NOW).kind],
+def test_the_last_chance_comes_once_and_is_spread_over_what_is_left():
+    """Clients that all get one do not fire together, and nobody gets two."""
+    policy = Retry(8.0, 8.0, 99, last_chance=True, reserve=0.2)
+    rng = random.Random(3)
+    drawn = [pause(policy, 1, rng.uniform(0.3, 1), remaining=2.2) for _ in range(2000)]
+    moments = [found.seconds for found in drawn if found and found.last_chance]
+    assert len(moments) == 2000
+    assert abs(sum(moments) / 2000 - 1.0) < 0.05
+    in_tenths = [sum(int(m / 0.2) == tenth for m in moments) for tenth in range(10)]
+    assert min(in_tenths) > 120
+    assert pause(policy, 2, 0.0, remaining=2.2, last_chance_taken=True) is None
+
+
+def test_a_last_chance_never_comes_before_the_service_wants_it():
+    """Retry-After stays the floor; past the deadline there is no chance at all."""
+    policy = Retry(8.0, 8.0, 99, last_chance=True)
+    drawn = pause(policy, 1, 0.9, remaining=2.0, retry_after=1.5)
+    assert drawn is not None
+    assert 1.5 <= drawn.seconds < 2.0
+    assert pause(policy, 1, 0.9, remaining=2.0, retry_after=2.0) is None
+
+
+@pytest.mark.parametrize("effect", ["queryable", "opaque"])
+def test_a_last_chance_is_for_reads_and_keyed_writes_only(effect):
+    """A blind second sending at the last moment is what nobody wants."""
+    with pytest.raises(dk.InvalidField, match="^last_chance: "):
+        dk.tool(effect=effect, probe=print, retry=Retry(last_chance=True), name="x")(
+            lambda call: None
         )
-        for name, error in answers.items()
-    }
-    assert statuses == {
-        "refused": Status.REFUSED,
-        "429": Status.REFUSED,
-        "422": Status.FAILED,
-        "504": Status.DISPATCHED,
-        "lost": Status.DISPATCHED,
-    }
-    # Unknown is run again only where the service dedups by key.
-    record = Record(Status.DISPATCHED, "a", 1, NOW, NOW)
-    again = {
-        effect: decide(record, Request("a"), Contract(effect, can_probe=True), Retry(), NOW, 0.5)
-        for effect in (Effect.IDEMPOTENT, Effect.QUERYABLE, Effect.OPAQUE)
-    }
-    assert [type(decision).__name__ for decision in again.values()] == ["Execute", "Probe", "Park"]
 
 
-@laws
-@given(st.sampled_from(sorted(CORPUS)), st.booleans(), st.floats(0, 1e11))
-def test_every_real_error_gets_a_kind_and_an_effect_is_never_guessed_away(name, effect, now):
-    """Total over the corpus; a reading tool knows no 'unknown'."""
-    judged = classify(CORPUS[name], effect=effect, now=now)
-    assert isinstance(judged.kind, FailureKind)
-    assert judged.reason
-    assert effect or judged.kind is not UNKNOWN
+# -- the budget that many share -----------------------------------------------------------
 
 
-@laws
-@given(st.integers(100, 599), st.booleans())
-def test_every_status_gets_a_kind_that_no_other_way_of_carrying_it_changes(status, effect):
-    """As `status`, `status_code`, `code` or in a response: the number decides."""
-    kinds = set()
-    for attribute in ("status", "status_code", "http_status", "code"):
-        error = Exception()
-        setattr(error, attribute, status)
-        kinds.add(classify(error, effect=effect, now=NOW).kind)
-    carrier = Exception()
-    carrier.response = httpx.Response(status)
-    kinds.add(classify(carrier, effect=effect, now=NOW).kind)
-    assert len(kinds) == 1
-    if status not in STATUS_KINDS and not 400 <= status < 500:
-        assert kinds == {UNKNOWN if effect else TRANSIENT}
+def test_L085_ten_tokens_make_ten_retries_and_successes_refill_them():
+    """From a full bucket; a tenth of a token comes back with each success, never above ten."""
+    budget = dk.RetryBudget(tokens=10, refill=0.1)
+    assert [budget.take() for _ in range(12)] == [True] * 10 + [False] * 2
+    for _ in range(9):
+        budget.succeeded()
+    assert budget.tokens == 0
+    budget.succeeded()
+    assert budget.tokens == 1
+    for _ in range(1000):
+        budget.succeeded()
+    assert budget.tokens == 10
 
 
-class Hostile(Exception):
-    """Its truth value, text, comparison and every attribute raise."""
+def test_threads_share_a_budget_without_losing_or_making_tokens():
+    """Eight threads want a thousand each of five hundred."""
+    budget = dk.RetryBudget(tokens=500, refill=0)
+    taken: list[int] = []
 
-    def __bool__(self) -> bool:
-        raise RuntimeError("no truth value")
+    def many():
+        taken.append(sum(budget.take() for _ in range(1000)))
 
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
-
-    __repr__ = __str__
-
-    def __eq__(self, other: object) -> bool:
-        raise RuntimeError("not comparable")
-
-    __hash__ = Exception.__hash__
-
-    def __getattr__(self, name: str) -> object:
-        raise RuntimeError(f"no {name}")
+    threads = [threading.Thread(target=many) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(taken) == 500
+    assert budget.tokens == 0
 
 
-class False429(Exception):
-    """A response object that counts as false, as some libraries' do for every error."""
-
-    class Response:
-        """False, with a status and headers."""
-
-        status_code = 429
-        headers = {"Retry-After": "4"}  # noqa: RUF012 - a stand-in of two lines
-
-        def __bool__(self) -> bool:
-            return False
-
-    response = Response()
-
-
-def test_L074_an_error_is_judged_neither_by_its_truth_value_nor_by_its_text():
-    """Even one that refuses both gets a kind, and a false response still has its status."""
-    assert classify(Hostile(), effect=True, now=NOW).kind is UNKNOWN
-    assert classify(Hostile(), effect=False, now=NOW).kind is PERMANENT
-    judged = classify(False429(), effect=True, now=NOW)
-    assert (judged.kind, judged.retry_after) == (TRANSIENT, 4.0)
-    for text in ("429 Too Many Requests", "connection refused", "not executed", "status 400"):
-        assert classify(RuntimeError(text), effect=True, now=NOW).kind is UNKNOWN
-
-
-@pytest.mark.parametrize("value", [True, "429", 429.0, None, 99, 600, -1, [429], object()])
-def test_what_is_no_status_number_is_no_status(value):
-    """A `code` of another kind proves nothing."""
-    error = Exception()
-    error.code = value
-    assert classify(error, effect=True, now=NOW).kind is UNKNOWN
-
-
-def test_headers_that_cannot_be_read_are_no_floor():
-    """A service's library may hand over anything as headers."""
-    for headers in (None, 5, [], {"Retry-After": object()}, Hostile()):
-        error = MailError(429, "rate_limit_exceeded", "")
-        error.headers = headers
-        judged = classify(error, effect=True, now=NOW)
-        assert (judged.kind, judged.retry_after) == (TRANSIENT, None)
-
-
-def test_judging_loads_neither_httpx_nor_socket():
-    """A tool that raises httpx errors has imported httpx itself; the core does not."""
-    code = (
-        "import sys; from durakit.retry import classify; "
-        "classify(ValueError(), effect=True, now=0.0); print('httpx' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "False"
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("tokens", 0), ("tokens", -1), ("tokens", 1.5), ("tokens", True), ("tokens", 10**9),
+        ("refill", -0.1), ("refill", 1.1), ("refill", math.nan), ("refill", "1"),
+        ("refill", True),
+    ],
+)  # fmt: skip
+def test_a_number_that_makes_no_bucket_is_refused_by_its_name(field, value):
+    """As for every limit."""
+    with pytest.raises(dk.InvalidField) as caught:
+        dk.RetryBudget(**{field: value})
+    assert caught.value.field == field
