@@ -37,11 +37,15 @@ tool = load_tool()
 
 @dataclass(frozen=True)
 class Lesson:
-    """One lesson by its file's name; ``predictions``: how many guesses it asks for."""
+    """One lesson by its file's name.
+
+    ``predictions``: how many guesses it asks for. ``answers``: the cells of its exercises.
+    """
 
     name: str
     title: str
     predictions: int
+    answers: tuple[str, ...] = ("answer",)
 
     @property
     def number(self) -> str:
@@ -219,42 +223,49 @@ def facts(lesson: Lesson, fresh: NotebookNode) -> list[str]:
     return [texts(cell_of(fresh, f"r{n}"))[0].rpartition(" ")[2].rstrip(".") for n in numbers]
 
 
-def check_stub(fresh: NotebookNode) -> None:
+def check_stub(fresh: NotebookNode, answers: tuple[str, ...] = ("answer",)) -> None:
     """The lesson as it ships asks, and neither passes nor fails."""
-    (shown,) = texts(cell_of(fresh, "answer"))
-    assert shown.startswith("○ TODO")
+    for name in answers:
+        (shown,) = texts(cell_of(fresh, name))
+        assert shown.startswith("○ TODO"), name
 
 
 def check_solution(lesson: Lesson) -> None:
-    """The worked exercise runs in a fresh kernel and is told ✓ PASS, as it is stored."""
+    """The worked exercises run in a fresh kernel and are told ✓ PASS, as they are stored."""
     stored, notebook = read(lesson.solution_path), read(lesson.solution_path)
     assert tool.run(notebook, lesson.solution_path.parent) == []
-    (shown,) = texts(cell_of(notebook, "answer"))
-    assert shown.startswith("✓ PASS")
+    for name in lesson.answers:
+        (shown,) = texts(cell_of(notebook, name))
+        assert shown.startswith("✓ PASS"), name
+    many = len(lesson.answers)
     assert texts(cell_of(notebook, "end"))[0].startswith(
-        f"■ END  Lesson {lesson.number}: 1 of 1 exercises passed"
+        f"■ END  Lesson {lesson.number}: {many} of {many} exercises passed"
     )
     for cell in stored.cells:
         if cell.cell_type == "code":
             assert texts(cell) == texts(cell_of(notebook, cell.id))
 
 
-def check_learner(lesson: Lesson, folder: Path, guesses: tuple[str, ...], answer: str) -> None:
-    """In my-lessons/ the guesses and the pass are kept, with ``answer`` put into the lesson."""
+def check_learner(lesson: Lesson, folder: Path, guesses: tuple[str, ...], *answers: str) -> None:
+    """In my-lessons/ the guesses and passes are kept, with the ``answers`` put into the lesson."""
     copy = folder / "my-lessons"
     copy.mkdir()
     notebook = lesson.read()
     for number, guess in enumerate(guesses, start=1):
         cell = cell_of(notebook, f"p{number}")
         cell.source = cell.source.replace("...", guess)
-    cell_of(notebook, "answer").source = answer
+    for name, answer in zip(lesson.answers, answers, strict=True):
+        cell_of(notebook, name).source = answer
     assert tool.run(notebook, copy) == []
     kept = json.loads((copy / "progress.json").read_text())
     given = [[json.loads(guess)] for guess in guesses]
     assert kept["predictions"] == dict(zip(lesson.guesses(), given, strict=True))
-    exercise = f"{lesson.number}.{lesson.predictions + 1}"
-    assert kept["exercises"] == {exercise: {"state": "PASS", "tries": 0}}
+    numbers = range(lesson.predictions + 1, lesson.predictions + 1 + len(answers))
+    assert kept["exercises"] == {
+        f"{lesson.number}.{number}": {"state": "PASS", "tries": 0} for number in numbers
+    }
     assert [path.name for path in copy.iterdir()] == ["progress.json"]
     (closing,) = texts(cell_of(notebook, "end"))
-    many = len(guesses)
-    assert f"1 of 1 exercises passed, {many} of {many} predictions noted" in closing
+    many, done = len(guesses), len(answers)
+    told = f"{done} of {done} exercises passed, {many} of {many} predictions noted"
+    assert told in closing

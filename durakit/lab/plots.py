@@ -102,7 +102,8 @@ class Plot:
             f'<img alt="{h(self.alt)}" src="data:image/png;base64,{picture}" '
             'style="max-width: 100%; height: auto; border-radius: 4px">'
             f"<figcaption><details><summary>The numbers in this picture</summary>"
-            f"{Table(self.alt, self.rows).html()}</details></figcaption></figure>"
+            # Its own caption: the whole alternative text would make the table as wide as itself.
+            f"{Table('Numbers', self.rows).html()}</details></figcaption></figure>"
         )
 
     def __str__(self) -> str:
