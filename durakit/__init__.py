@@ -6,6 +6,7 @@ from durakit.define import Call, Found, Tool, Workflow, tool, workflow
 from durakit.driver import Context
 from durakit.errors import (
     ArgumentsDiffer,
+    Compensated,
     DeadlineExceeded,
     DurakitError,
     Infeasible,
@@ -45,6 +46,7 @@ __all__ = [
     "ArgumentsDiffer",
     "Call",
     "Clock",
+    "Compensated",
     "Context",
     "CrashAt",
     "DeadlineExceeded",

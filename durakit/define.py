@@ -82,11 +82,15 @@ class Tool:
         probe: Callable[[Call], Any] | None,
         errors: tuple[type[Exception], ...],
         name: str | None,
+        compensate: Tool | None = None,
+        cancel: Callable[[Call], Any] | None = None,
     ) -> None:
         declared = _declared_name(function, name)
         functools.update_wrapper(self, function)
         self.function = function
         self.name = declared
+        self.compensate = compensate
+        self.cancel = cancel
         self.contract = contract
         self.policy = policy
         self.timeout = timeout
@@ -98,6 +102,14 @@ class Tool:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the bare function: no journal, no protection."""
         return self.function(*args, **kwargs)
+
+    def digest(self, *args: Any, **kwargs: Any) -> str:
+        """The digest of a call's arguments, as its intent saves it: 64 hexadecimal digits.
+
+        An approval that names it holds for this content, and for no other. Raises TypeError
+        where the arguments do not fit, UnsavableValue where one has no lossless form.
+        """
+        return values.digest(self.parameters.dump(args, kwargs))
 
     def __repr__(self) -> str:
         contract = self.contract
@@ -222,6 +234,8 @@ def tool(
     timeout: float | None = None,
     retry: Retry | None = None,
     errors: tuple[type[Exception], ...] = (),
+    compensate: Tool | None = None,
+    cancel: Callable[[Call], Any] | None = None,
     name: str | None = None,
 ) -> Any:
     """Declare a tool: a function ``(call, …)`` that touches the outside world.
@@ -232,15 +246,18 @@ def tool(
     absence is final ``settles_after`` seconds after sending) or ``opaque`` (neither; the default).
     ``timeout``: seconds for one attempt. ``retry``: by default three attempts, and one for an
     opaque tool. ``errors``: exception types that come back as themselves. ``on_unknown``:
-    overrides what the contract says of an unknown outcome (``resend``, ``probe``, ``park``),
-    so that a lesson can show the wrong choice.
+    overrides what the contract says of an unknown outcome (``resend``, ``probe``, ``park`` or
+    ``compensate``), so that a lesson can show the wrong choice. ``compensate``: another tool with
+    the same parameters, which corrects what this one did (or may have done). ``cancel(call)``:
+    asks the service to give up an attempt that was left at its limit; a wish, never a proof.
 
     Raises InvalidField for a declaration that cannot work.
     """
     if function is None:
         return functools.partial(
             tool, effect=effect, window=window, settles_after=settles_after, probe=probe,
-            on_unknown=on_unknown, timeout=timeout, retry=retry, errors=errors, name=name,
+            on_unknown=on_unknown, timeout=timeout, retry=retry, errors=errors,
+            compensate=compensate, cancel=cancel, name=name,
         )  # fmt: skip
     try:
         promised = Effect(effect)
@@ -253,19 +270,27 @@ def tool(
         ahead("settles_after", settles_after)
     if timeout is not None:
         ahead("timeout", timeout)
-    if on_unknown not in (None, "resend", "probe", "park"):
-        raise InvalidField("on_unknown", f"'resend', 'probe' or 'park'; got {on_unknown!r}")
+    if on_unknown not in (None, "resend", "probe", "park", "compensate"):
+        known = "'resend', 'probe', 'park' or 'compensate'"
+        raise InvalidField("on_unknown", f"{known}; got {on_unknown!r}")
+    _check_compensate(compensate, promised, needed=on_unknown == "compensate")
+    if cancel is not None and not callable(cancel):
+        raise InvalidField("cancel", f"needs a function that asks, got {cancel!r}")
     _check_probe(probe, needed=promised is Effect.QUERYABLE or on_unknown == "probe")
     _check_retry(retry, promised)
     _check_errors(errors)
     return Tool(
         function,
-        contract=Contract(promised, window, settles_after, probe is not None, on_unknown),
+        contract=Contract(
+            promised, window, settles_after, probe is not None, on_unknown, compensate is not None
+        ),
         policy=retry or Retry(attempts=1 if promised is Effect.OPAQUE else 3),
         timeout=None if timeout is None else float(timeout),
         probe=probe,
         errors=tuple(errors),
         name=name,
+        compensate=compensate,
+        cancel=cancel,
     )
 
 
@@ -274,6 +299,19 @@ def _check_probe(probe: object, *, needed: bool) -> None:
         raise InvalidField("probe", "a queryable tool needs a function that asks")
     if probe is not None and not callable(probe):
         raise InvalidField("probe", f"needs a function that asks, got {probe!r}")
+
+
+def _check_compensate(compensate: object, promised: Effect, *, needed: bool) -> None:
+    if compensate is None:
+        if needed:
+            raise InvalidField("compensate", "on_unknown='compensate' needs a tool that corrects")
+        return
+    if promised is Effect.NONE:
+        raise InvalidField("compensate", "a tool without outside effect has nothing to correct")
+    if not isinstance(compensate, Tool):
+        raise InvalidField("compensate", f"declare it with @dk.tool; got {compensate!r}")
+    if compensate.contract.on_unknown == "compensate":
+        raise InvalidField("compensate", "a correction is not corrected by another one")
 
 
 def _check_retry(retry: object, promised: Effect) -> None:

@@ -245,6 +245,10 @@ class Drive:
         if conflict is not None:
             self.stop(conflict)
 
+    def compensate(self, operation: Any) -> None:
+        """Carry out the correction of an unknown operation."""
+        raise NotImplementedError
+
     def _settle(self, kind: str, body: dict[str, Any], command: int) -> Suspended | None:
         """A person's word, or a late reply, about one of the run's operations.
 
@@ -254,11 +258,17 @@ class Drive:
         row = self.read(self.store.read_operation, self.row.account, tool, key)
         entry = "resolved" if kind == "resolve" else "late_reply"
         change = None
+        compensate = body.get("outcome") == "compensate"
         disputed = (tool, key) in self.disputed and row is not None and row.status == "REFUSED"
         # A word is about the attempts that its person saw, and about no later one.
         timely = row is not None and body.get("attempts", row.attempts) == row.attempts
         told: dict[str, Any]
         kept = {name: body[name] for name in _WORDS if name in body}
+        if compensate and timely and row is not None and row.status in protocol.UNRESOLVED:
+            # Nothing is known about the outcome by that: the record stays as it is.
+            self.append_entry(entry, compact(kept), step=tool, key=key, consumes=command)
+            self.words[tool, key] = compact(kept)
+            return None
         if disputed and timely and body.get("outcome") == "not_executed":
             told = kept
             self.disputed.discard((tool, key))

@@ -15,10 +15,12 @@ from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from durakit import faults, protocol, values
+from durakit.compensation import correct, undo_key
 from durakit.deadline import Limit, ahead, recovered
 from durakit.define import Tool, Workflow, name_text
 from durakit.drive import Drive, Surroundings
 from durakit.errors import (
+    ArgumentsDiffer,
     Cancelled,
     DeadlineExceeded,
     InvalidField,
@@ -184,8 +186,8 @@ class Driver(Drive):
         if not self.begun:
             return None
         for row in self.read(self.store.operations_of, self.row):
-            unknown = protocol.outcome(row.status, row.contract) is protocol.Outcome.UNKNOWN
-            if unknown and (row.tool, row.key) in self.begun:
+            open_ = protocol.is_open(row.status, row.contract)
+            if open_ and (row.tool, row.key) in self.begun:
                 return Suspended(
                     "needs_decision",
                     f"unknown: {row.tool} {short(row.key)} was begun, and the run would end "
@@ -371,7 +373,14 @@ class Driver(Drive):
             self.stop(Cancelled())
         self.stop(Suspended("waiting", reason, step=name, why="waiting", wake=wake))
 
-    def call(self, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any], key: str) -> Any:
+    def call(
+        self,
+        tool: Tool,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        key: str,
+        undoes: tuple[str, str] | None = None,
+    ) -> Any:
         """See ``Context.call``."""
         self.ready()
         if not isinstance(tool, Tool):
@@ -379,7 +388,9 @@ class Driver(Drive):
         name_text("key", key)
         arguments = values.digest(tool.parameters.dump(args, kwargs))
         self._counts[tool.name] += 1
-        op = Operation(self, tool, key, args, kwargs, arguments, self._counts[tool.name])
+        op = Operation(
+            self, tool, key, args, kwargs, arguments, self._counts[tool.name], undoes=undoes
+        )
         slot = self._saved_slot("call", tool.name, key)
         if slot is None and (tool.name, key) in self.met:
             # Another run was at work on it when this one stopped here; that may be settled now.
@@ -399,6 +410,27 @@ class Driver(Drive):
             return op.run()
         except Stop as stop:
             self.stop(stop)
+
+    def compensate(self, operation: Operation) -> None:
+        """Carry out the correction of an unknown operation, inside its call."""
+        correct(operation)
+
+    def undo(self, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any], key: str) -> Any:
+        """See ``Context.compensate``."""
+        self.ready()
+        if not isinstance(tool, Tool):
+            raise InvalidField("tool", f"declare it with @dk.tool; got {type(tool).__name__}")
+        if tool.compensate is None:
+            raise InvalidField("tool", f"{tool.name} declares no compensation")
+        name_text("key", key)
+        row = self.read(self.store.read_operation, self.row.account, tool.name, key)
+        if row is None or row.status != protocol.Status.SUCCEEDED:
+            return None
+        arguments = tool.digest(*args, **kwargs)
+        if arguments != row.arguments:
+            what = f"key {short(key)} of tool {tool.name}"
+            raise ArgumentsDiffer(what, row.arguments, arguments)
+        return self.call(tool.compensate, args, kwargs, undo_key(key), undoes=(tool.name, key))
 
 
 class Context:
@@ -430,6 +462,20 @@ class Context:
         """
         try:
             return self._driver.call(tool, args, kwargs, key)
+        except BaseException as stop:
+            self._driver.stopped_by(stop)
+            raise
+
+    def compensate(self, tool: Tool, /, *args: Any, key: str, **kwargs: Any) -> Any:
+        """Undo a completed call: run the tool's ``compensate`` under the key ``undo:<key>``.
+
+        ``args``, ``kwargs``, ``key``: those of the call. Returns the correction's reply; None
+        where the call was not executed and nothing is to be undone. The call still counts as
+        completed. Raises as ``call`` does; the undo is then incomplete, as ``run.operations()``
+        says.
+        """
+        try:
+            return self._driver.undo(tool, args, kwargs, key)
         except BaseException as stop:
             self._driver.stopped_by(stop)
             raise

@@ -34,6 +34,7 @@ usable', 'the operation ended badly'.
              ├─ NotExecuted      a tool raises it: certainly no effect; ``transient`` says whether
              │                   the same request may succeed later
              ├─ Infeasible       a tool raises it: names the condition that is missing
+             ├─ Compensated      it stayed unknown, and what it may have done is corrected
              └─ SavedError       an error of a type that is not rebuilt from the disk
 """
 
@@ -250,6 +251,18 @@ class Infeasible(OperationError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.missing,)
+
+
+class Compensated(OperationError):
+    """A call whose outcome stayed unknown: what it may have done has been corrected."""
+
+    def __init__(self, tool: str, key: str) -> None:
+        self.tool = tool
+        self.key = key
+        super().__init__(f"{tool} {key!r} stayed unknown, and its compensation is completed")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.tool, self.key)
 
 
 class SavedError(OperationError):

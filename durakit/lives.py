@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from durakit import runtime
 from durakit.clock import ManualClock
+from durakit.compensation import undo_key, undone
 from durakit.define import Workflow
 from durakit.errors import InvalidField, UsageError
 from durakit.faults import Boundary, CrashAt
@@ -69,6 +70,8 @@ class Ending(NamedTuple):
     """(tool, key, outcome), as the runtime believes"""
     blind: bool
     """something unknown was sent again without any promise"""
+    compensated: bool = False
+    """an unknown call was corrected; the corrections are not among the effects"""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -252,17 +255,28 @@ class Task:
         last = {} if row.explained is None else json.loads(journal[row.explained - 1].payload)
         error = last.get("error")
         effects = list(self.world.effects())
+        operations = store.operations_of(row)
+        corrected = {
+            undo_key(key)
+            for (_, key), how in undone(operations, journal).items()
+            if how == "undone"
+        }
         ending = Ending(
             status=row.status,
             reason=f"{error['type']}: {error['message']}" if error else last.get("reason", ""),
             why=last.get("why", ""),
             result=json.dumps(last["value"], sort_keys=True) if "value" in last else "",
-            effects=tuple((str(e.get("tool")), str(e.get("digest"))) for e in effects),
+            effects=tuple(
+                (str(e.get("tool")), str(e.get("digest")))
+                for e in effects
+                if e.get("key") not in corrected
+            ),
             keys=tuple(
                 (str(e.get("tool")), str(e["key"])) for e in effects if e.get("key") is not None
             ),
-            operations=tuple((o.tool, o.key, outcome_of(o)) for o in store.operations_of(row)),
+            operations=tuple((o.tool, o.key, outcome_of(o)) for o in operations),
             blind=any("a blind guess" in e.payload for e in journal if e.kind == "intent"),
+            compensated=any(e.kind == "compensated" for e in journal),
         )
         rt.close()
         return ending._replace(reason=ending.reason or life.trouble)

@@ -38,14 +38,17 @@ from durakit.drive import Drive
 from durakit.errors import (
     ArgumentsDiffer,
     Cancelled,
+    Compensated,
     DamagedFile,
     DeadlineExceeded,
     NotExecuted,
+    Stop,
     StoreStopped,
     Suspended,
 )
 from durakit.failures import Failure, FailureKind, classify
 from durakit.protocol import (
+    Compensate,
     Effect,
     Event,
     Execute,
@@ -81,6 +84,9 @@ POLL = 0.05
 #: A wait that is asked for again must move every clock, one that counts microseconds too.
 LEAST_WAIT = 0.001
 
+#: How long (seconds) a service is listened to that is asked to give an attempt up.
+LONGEST_ASKING = 5.0
+
 #: How often a reply is offered to a store that refuses it, and the pause between (seconds).
 SAVE_TRIES = 3
 SAVE_PAUSE = 0.05
@@ -93,6 +99,8 @@ class Attempted:
     value: Any = None
     error: Exception | None = None
     failure: Failure | None = None
+    cancel: str | None = None
+    """what came of asking the service to give it up"""
 
 
 class CallHandle:
@@ -128,6 +136,7 @@ class Operation:
         kwargs: dict[str, Any],
         arguments: str,
         occurrence: int,
+        undoes: Operation | tuple[str, str] | None = None,
     ) -> None:
         self.drive = drive
         self.tool = tool
@@ -147,6 +156,10 @@ class Operation:
         self.sent_at: float | None = None
         self.last_error: Exception | None = None
         self.past = Past()
+        #: the unknown call inside of which this is the correction
+        self.inside = undoes if isinstance(undoes, Operation) else None
+        #: (tool, key) of the operation that this one undoes
+        self.undoes = (undoes.tool.name, undoes.key) if isinstance(undoes, Operation) else undoes
 
     def run(self) -> Any:
         """Ask ``decide``, do what it says, until the operation has an outcome."""
@@ -157,6 +170,7 @@ class Operation:
                     evidence = self._evidence()
                     if evidence is not None:
                         return evidence.result
+                    self._cancel_outside()
                     decision = self._decide()
                 match decision:
                     case Execute():
@@ -179,6 +193,11 @@ class Operation:
                         return self._replay()
                     case Refuse(reason):
                         self._refuse(reason)
+                    case Compensate():
+                        # What is still running could act after its correction.
+                        if not self._still_running():
+                            self._compensate()
+                        decision = None
                     case Park(reason, why):
                         self._park(reason, why)
             except OperationMoved:
@@ -192,7 +211,9 @@ class Operation:
             word = self.drive.words.pop((self.tool.name, self.key), None)
             if word is not None:
                 self.look_again()
-                if self.ours and concludes(word):
+                if json.loads(word).get("outcome") == "compensate":
+                    self.past = replace(self.past, compensate=True)
+                elif self.ours and concludes(word):
                     return Found(self.drive.give_back(word, self.tool.returns, self.tool.errors))
         if self.drive.disputed:
             self._check_undisputed()
@@ -234,9 +255,9 @@ class Operation:
             self.settle_ends = mono + self.drive.around.settle
         request = Request(
             arguments=self.arguments,
-            remaining=self.drive.remaining(),
+            remaining=self._remaining(),
             settle=max(0.0, (self.settle_ends or mono + self.drive.around.settle) - mono),
-            stopping=self.drive.stopping(),
+            stopping=self._stopping(),
             inherited=self.inherited,
             resent=self.resent,
             failure=failure,
@@ -244,9 +265,21 @@ class Operation:
             probes=self.probes,
             inner_retries=self.past.inner_retries,
             has_token=has_token,
+            compensate=self.past.compensate,
         )
         draw = 0.0 if failure is None else self.drive.around.rng.random()
         return protocol.decide(record, request, self._contract(), self.tool.policy, now, draw)
+
+    def _stopping(self) -> str | None:
+        """Why no new work may begin. A correction is no new work, it ends what was begun."""
+        return None if self.inside is not None else self.drive.stopping()
+
+    def _remaining(self) -> float | None:
+        """Seconds left; where the limits have fired, a correction has a settle allowance."""
+        if self.inside is None or self.drive.stopping() is None:
+            return self.drive.remaining()
+        ends = self.settle_ends or self.drive.clock.monotonic() + self.drive.around.settle
+        return max(0.0, ends - self.drive.clock.monotonic())
 
     def _record(self, row: OperationRow, now: float) -> Record:
         elsewhere = row.run != self.drive.row.run and row.run_token == row.token
@@ -323,7 +356,8 @@ class Operation:
         self.sent_at = self.drive.clock.monotonic()
         seconds_left = None if limit is None else limit.remaining(self.sent_at)
         shortened = self._shortened(limit, seconds_left)
-        intent = f'{{"arguments":"{self.arguments}","basis":"{decision.basis}"{shortened}}}'
+        more = shortened + self._told_undoes()
+        intent = f'{{"arguments":"{self.arguments}","basis":"{decision.basis}"{more}}}'
         # A tool without a limit of its own does not hold the lease for a whole session.
         held = None if tool.timeout is None else seconds_left
         self._note("intent", intent, change, limit=held, wait=seconds_left)
@@ -332,7 +366,7 @@ class Operation:
         if (tool.name, self.key) in self.drive.words:
             self.ours = True
             raise OperationMoved(self.key)  # somebody knows how it ended: nothing is sent
-        if self.drive.cancel and decision.event is Event.INTENT:
+        if self.drive.cancel and decision.event is Event.INTENT and self.inside is None:
             # The commit that saved the intent brought the request to stop: nothing was sent.
             told = compact({"because": "cancelled before it was sent"})
             self._note("attempt", told, self._change(Event.REFUSAL))
@@ -354,6 +388,15 @@ class Operation:
             "level": limit.level, "name": limit.name,
         }  # fmt: skip
         return f',"shortened":{compact(told)}'
+
+    def _told_undoes(self) -> str:
+        """What an entry says of the operation that this one undoes."""
+        if self.undoes is None:
+            return ""
+        told: dict[str, Any] = {"tool": self.undoes[0], "key": self.undoes[1]}
+        if self.inside is not None:
+            told["nested"] = True
+        return f',"undoes":{compact(told)}'
 
     def _attempt_limit(self) -> Limit | None:
         """min(the tool's own limit, what its parents have left).
@@ -397,6 +440,10 @@ class Operation:
             abandoned, value = self._bounded(what, work, ends, attempt=True)
         except Exception as raised:  # noqa: BLE001 - whatever a tool raises is judged
             error = raised
+        except BaseException as interrupt:
+            if not isinstance(interrupt, Stop):
+                self._ask_to_cancel(attempt)  # whoever interrupts us does not want it any more
+            raise
         if self.drive.incarnation.dead is not None:
             self.drive.stop(self.drive.incarnation.dead)
         over = tool.timeout is not None and ends is not None and clock.monotonic() > ends
@@ -408,14 +455,17 @@ class Operation:
         self.past = replace(self.past, inner_retries=inner)
         if abandoned is not None:
             self.drive.around.workers.abandon(self._identity(), abandoned)
-            return self._timed_out(limit, clock.monotonic() - began)
+            took = clock.monotonic() - began
+            return self._timed_out(limit, took, self._ask_to_cancel(attempt))
         if error is None:
             return Attempted(value)
         self.last_error = error
         judged = classify(
             error, effect=self._contract().effect is not Effect.NONE, now=self.drive.clock.now()
         )
-        return Attempted(None, error, judged)
+        # It has seen its limit fire itself, and told nothing of what the service did.
+        left = over and judged.kind is FailureKind.UNKNOWN
+        return Attempted(None, error, judged, self._ask_to_cancel(attempt) if left else None)
 
     def _bounded(
         self,
@@ -441,7 +491,38 @@ class Operation:
         finally:
             self.drive.inside = None
 
-    def _timed_out(self, limit: Limit | None, took: float) -> Attempted:
+    def _ask_to_cancel(self, attempt: int) -> str | None:
+        """Ask the service to give an attempt up, where the tool can; what came of the asking.
+
+        A wish and no proof: the outcome stays what it was.
+        """
+        cancel, clock = self.tool.cancel, self.drive.clock
+        if cancel is None:
+            return None
+        ends = clock.monotonic() + min(LONGEST_ASKING, self.tool.timeout or LONGEST_ASKING)
+        handle = CallHandle(self.key, attempt, self.drive.lease.token, clock, ends)
+        try:
+            what = f"cancel of {self.tool.name}"
+            left, _ = self._bounded(what, lambda: cancel(handle), ends, attempt=False)
+        except Exception as error:  # noqa: BLE001 - it changes nothing
+            return f"requested; {in_one_line(error)}"
+        return "requested" if left is None else "requested; no answer"
+
+    def _cancel_outside(self) -> None:
+        """The run is to stop: its service is asked, once, to give an unknown operation up."""
+        if (
+            not self.drive.cancel or self.tool.cancel is None or self.past.cancel_asked
+            or self.row is None or not self.ours or not self._unresolved()
+        ):  # fmt: skip
+            return
+        answer = self._ask_to_cancel(self.row.attempts)
+        self.past = replace(self.past, cancel_asked=True)
+        self.drive.append(
+            "cancel_asked", step=self.tool.name, key=self.key, attempt=self.row.attempts,
+            payload=compact({"cancel": answer}),
+        )  # fmt: skip
+
+    def _timed_out(self, limit: Limit | None, took: float, cancel: str | None) -> Attempted:
         assert limit is not None
         error = DeadlineExceeded(
             limit.level, limit.name, f"{self.tool.name} gave no reply within {took:.3g} s"
@@ -450,7 +531,8 @@ class Operation:
         kind = FailureKind.UNKNOWN
         if self._contract().effect is Effect.NONE:
             kind = FailureKind.TRANSIENT
-        return Attempted(None, error, Failure(kind, f"no reply before the {limit.level} limit"))
+        judged = Failure(kind, f"no reply before the {limit.level} limit")
+        return Attempted(None, error, judged, cancel)
 
     def _save_reply(self, value: Any) -> Any:
         """A reply in memory is saved, deadline or not: the truth is never stopped."""
@@ -480,6 +562,9 @@ class Operation:
         moved = self.row._replace(status=status.value, not_before=None)
         decision, told = self._judged(failure, moved)
         told = {"error": error, **told}
+        if attempted.cancel is not None:
+            told["cancel"] = attempted.cancel
+            self.past = replace(self.past, cancel_asked=True)
         if isinstance(decision, Refuse):
             final = self._final_error(decision.reason, attempted.error)
             saved = values.dump_error(final, tool.errors)
@@ -614,7 +699,7 @@ class Operation:
         body = json.loads(payload)
         told = {name: body[name] for name in ("value", "unsavable", "error") if name in body}
         told["replay"] = {"run": self.row.run_id, "first_sent": self.row.first_sent}
-        text = compact(told)
+        text = compact(told)[:-1] + self._told_undoes() + "}"
         self.drive.append(
             "replayed", step=self.tool.name, key=self.key, payload=text, progress=True
         )
@@ -646,7 +731,7 @@ class Operation:
         else:
             error = self._final_error(reason, self.last_error)
         saved = values.dump_error(error, self.tool.errors)
-        payload = compact({"error": saved, "why": reason})
+        payload = compact({"error": saved, "why": reason})[:-1] + self._told_undoes() + "}"
         self.drive.append(
             "refused", step=self.tool.name, key=self.key, payload=payload, progress=True
         )
@@ -660,6 +745,19 @@ class Operation:
         self.drive.stop(
             Suspended("needs_decision", reason, step=self.tool.name, key=self.key, why=why)
         )
+
+    def _compensate(self) -> NoReturn:
+        """Correct what it may have done; what it was stays unknown, and is closed."""
+        try:
+            self.drive.compensate(self)
+        except Exception as error:  # noqa: BLE001 - a correction fails like any other call
+            self._park(f"undo incomplete: {in_one_line(error)}", why="undo incomplete")
+        compensated = Compensated(self.tool.name, self.key)
+        saved = values.dump_error(compensated)
+        self._conclude("compensated", compact({"error": saved}), Event.COMPENSATION)
+        if self.drive.cancel:
+            self.drive.stop(Cancelled())
+        raise compensated
 
     def _still_running(self) -> bool:
         """While an abandoned attempt is alive no further attempt starts: wait for it."""

@@ -68,6 +68,8 @@ class Status(StrEnum):
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     """certainly not executed, and the service's word is final"""
+    COMPENSATED = "COMPENSATED"
+    """nobody learned whether it was executed; what it may have done is corrected"""
 
 
 class Event(StrEnum):
@@ -85,6 +87,7 @@ class Event(StrEnum):
     LATE_REPLY = "late reply"
     RESOLVED_COMPLETED = "a person: completed"
     RESOLVED_NOT_EXECUTED = "a person: not executed"
+    COMPENSATION = "compensation completed"
 
 
 _S, _E = Status, Event
@@ -114,6 +117,8 @@ TRANSITIONS: dict[tuple[Status, Event], Status] = {
     (_S.RESENT, _E.RESOLVED_COMPLETED): _S.SUCCEEDED,
     (_S.DISPATCHED, _E.RESOLVED_NOT_EXECUTED): _S.REFUSED,
     (_S.RESENT, _E.RESOLVED_NOT_EXECUTED): _S.REFUSED,
+    (_S.DISPATCHED, _E.COMPENSATION): _S.COMPENSATED,
+    (_S.RESENT, _E.COMPENSATION): _S.COMPENSATED,
     # Only where a late reply or another person has contradicted 'not executed'.
     (_S.REFUSED, _E.RESOLVED_COMPLETED): _S.SUCCEEDED,
 }
@@ -126,6 +131,7 @@ OUTCOMES: dict[Status, Outcome] = {
     _S.REFUSED: Outcome.NOT_EXECUTED,
     _S.FAILED: Outcome.NOT_EXECUTED,
     _S.SUCCEEDED: Outcome.COMPLETED,
+    _S.COMPENSATED: Outcome.UNKNOWN,
 }
 
 #: How a judged failure of one attempt reads as an event.
@@ -138,8 +144,11 @@ FAILURE_EVENTS: dict[FailureKind, Event] = {
 }
 
 
-#: Statuses that leave an operation's outcome open.
-UNRESOLVED = frozenset(status for status, said in OUTCOMES.items() if said is Outcome.UNKNOWN)
+#: Statuses in which an operation's outcome is unknown and something must still be done about it.
+UNRESOLVED = frozenset({Status.DISPATCHED, Status.RESENT})
+
+#: Statuses in which nothing more is done: the stored outcome is given back.
+CONCLUDED = frozenset({Status.SUCCEEDED, Status.FAILED, Status.COMPENSATED})
 
 
 def outcome(status: str, contract: str) -> Outcome:
@@ -152,6 +161,11 @@ def outcome(status: str, contract: str) -> Outcome:
     if said is Outcome.UNKNOWN and contract == Effect.NONE:
         return Outcome.NOT_EXECUTED
     return said
+
+
+def is_open(status: str, contract: str) -> bool:
+    """Whether the operation is unknown and nothing has been done about that: no run may end so."""
+    return status in UNRESOLVED and contract != Effect.NONE
 
 
 def after(status: Status, event: Event) -> Status:
@@ -171,7 +185,8 @@ class Contract:
     service promises no such time"""
     can_probe: bool = False
     on_unknown: str | None = None
-    """a lesson's override: 'resend', 'probe' or 'park'"""
+    """an override: 'resend', 'probe', 'park' or 'compensate'"""
+    can_compensate: bool = False
 
 
 #: Effects, from the one that permits most to the one that permits least.
@@ -244,6 +259,8 @@ class Request:
     """how many probes this incarnation has made"""
     inner_retries: int = 0
     """retries that the tool made inside its attempts; they count, so that layers do not multiply"""
+    compensate: bool = False
+    """a person has decided that the unknown operation is to be compensated"""
     has_token: bool = True
     """the retry budget shared with others has a token for one more retry"""
 
@@ -277,6 +294,11 @@ class Probe:
 
 
 @dataclass(frozen=True)
+class Compensate:
+    """Correct what the unknown operation may have done, by an operation with its own key."""
+
+
+@dataclass(frozen=True)
 class Park:
     """Nobody may guess: the run becomes ``needs_decision``. ``why``: unknown or infeasible."""
 
@@ -291,7 +313,7 @@ class Refuse:
     reason: str
 
 
-Decision = Replay | Execute | Wait | Probe | Park | Refuse
+Decision = Replay | Execute | Wait | Probe | Compensate | Park | Refuse
 
 #: Reasons of Refuse, for the driver to turn into the right exception.
 ARGUMENTS_DIFFER = "same key, other arguments"
@@ -328,7 +350,7 @@ def decide(
         return Execute(1, Event.INTENT, "first attempt")
     if record.arguments != request.arguments:
         return Refuse(ARGUMENTS_DIFFER)
-    if record.status in (Status.SUCCEEDED, Status.FAILED):
+    if record.status in CONCLUDED:
         return Replay()
     if record.held_until is not None and record.held_until > now:
         if request.stopping or request.remaining == 0.0:
@@ -384,6 +406,11 @@ def _unknown(
             Effect.OPAQUE: "park",
         }[contract.effect]
     )
+    asked = request.compensate or way == "compensate"
+    if asked and contract.effect is not Effect.NONE:
+        if contract.can_compensate:
+            return Compensate()
+        return Park("unknown, and the tool declares no compensation")
     blind = contract.on_unknown == "resend" and contract.effect is not Effect.IDEMPOTENT
     allowance = request.settle if request.stopping else request.remaining
     if way == "rerun":

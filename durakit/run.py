@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from durakit import changes, protocol, values
 from durakit.clock import Clock
+from durakit.compensation import undo_key, undone
 from durakit.define import find_workflow, name_text
 from durakit.errors import (
     DamagedFile,
@@ -136,9 +137,14 @@ class Run:
         """The run's operations, in the order of their first entry.
 
         Columns: tool, key, status (what the disk says), outcome (what that means), attempts,
-        contract, first_sent, sent (UTC), run (that drove it last).
+        contract, first_sent, sent (UTC), run (that drove it last), undo: ``undone`` or ``undo
+        incomplete`` where a correction of it was begun, else empty.
         """
-        table: pd.DataFrame = tables().operations(self._store.operations_of(self._row()))
+        rows = self._store.operations_of(self._row())
+        # Only a run with corrections has to be read for them.
+        corrected = any(row.key.startswith(undo_key("")) for row in rows)
+        entries = self._store.read_journal(self._number) if corrected else []
+        table: pd.DataFrame = tables().operations(rows, undone(rows, entries))
         return table
 
     # -- going back in time: pure reads, but for the fork ----------------------------------

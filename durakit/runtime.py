@@ -426,17 +426,19 @@ class Runtime:
     ) -> Run:
         """A person says how an unknown operation ended.
 
-        ``outcome``: ``completed`` (``result`` is what the call returns) or ``not_executed``
-        (which permits the next attempt under the same key).
+        ``outcome``: ``completed`` (``result`` is what the call returns), ``not_executed``
+        (which permits the next attempt under the same key) or ``compensate`` (nobody knows: the
+        tool's correction is carried out, under a key of its own).
 
         ``by`` names who says so; it is kept. The word is left as a command: the next
         ``rt.recover()`` or ``rt.resume(id)`` consumes it and goes on. Raises UsageError where
         the operation is not unknown, InvalidField.
         """
-        if outcome not in ("completed", "not_executed"):
-            raise InvalidField("outcome", f"'completed' or 'not_executed', got {outcome!r}")
-        if outcome == "not_executed" and result is not None:
-            raise InvalidField("result", "an operation that was not executed has no result")
+        if outcome not in ("completed", "not_executed", "compensate"):
+            known = "'completed', 'not_executed' or 'compensate'"
+            raise InvalidField("outcome", f"{known}; got {outcome!r}")
+        if outcome != "completed" and result is not None:
+            raise InvalidField("result", f"what is told {outcome!r} has no result")
         name_text("by", by)
         row = self._store.find_run(self.account, name_text("id", id))
         operation = self._find_operation(row, name_text("key", key), tool)

@@ -12,10 +12,13 @@ from pathlib import Path
 
 from durakit import files
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 #: Schema version → the file that leads to it from the one before.
-_MIGRATIONS = {2: "migrations/0002_machines.sql"}
+_MIGRATIONS = {
+    2: "migrations/0002_machines.sql",
+    3: "migrations/0003_compensation.sql",
+}
 
 _templates: dict[str, bytes] = {}
 _shapes: files.Shapes = {}

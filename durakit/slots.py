@@ -49,21 +49,33 @@ class Past:
     last_chance_taken: bool = False
     inner_retries: int = 0
     """retries that the tool made inside its attempts"""
+    compensate: bool = False
+    """a person has decided so"""
+    cancel_asked: bool = False
+    """the service was asked to give it up"""
 
 
 def past_of(entries: list[Entry], tool: str, key: str) -> Past:
     """What this journal's attempts of an operation come to."""
     waited, taken, inner = None, False, 0
+    compensate = cancel_asked = False
     for entry in entries:
-        if (entry.kind, entry.step, entry.key) != ("attempt", tool, key):
+        if (entry.step, entry.key) != (tool, key):
+            continue
+        cancel_asked = cancel_asked or entry.kind == "cancel_asked"
+        if entry.kind == "resolved":
+            # The latest word counts: who then says 'not executed' has learned more.
+            compensate = json.loads(entry.payload).get("outcome") == "compensate"
+        if entry.kind != "attempt":
             continue
         body = json.loads(entry.payload)
+        cancel_asked = cancel_asked or "cancel" in body
         inner = body.get("inner_retries", inner)
         then = body.get("then", {})
         if "bound" in then:
             waited = then["seconds"]
             taken = taken or then["reason"] == protocol.LAST_CHANCE
-    return Past(waited, taken, inner)
+    return Past(waited, taken, inner, compensate, cancel_asked)
 
 
 def tokens_left(entries: list[Entry], tool: str) -> int | None:
@@ -79,8 +91,11 @@ def tokens_left(entries: list[Entry], tool: str) -> int | None:
 def slots_of(entries: list[Entry]) -> list[Slot]:
     """The places that the journal has saved, in the order of the workflow."""
     slots: list[Slot] = []
+    nested = corrections(entries)
     for entry in entries:
         kind = entry.kind
+        if nested and (entry.step, entry.key) in nested:
+            continue  # it is part of the call that it corrects
         if kind in ("step", "limit"):
             place = Slot(kind, entry.step, entry.key, entry.seq, entry.payload, kind)
             slots.append(place)
@@ -93,7 +108,7 @@ def slots_of(entries: list[Entry]) -> list[Slot]:
             slots[-1].payload, slots[-1].final = entry.payload, kind
             continue
         if kind not in ("intent", "attempt", "probe", "result", "replayed", "refused",
-                        "resolved", "late_reply"):  # fmt: skip
+                        "resolved", "late_reply", "compensated"):  # fmt: skip
             continue
         last = slots[-1] if slots else None
         if last is None or last.final or (last.name, last.key) != (entry.step, entry.key):
@@ -104,9 +119,22 @@ def slots_of(entries: list[Entry]) -> list[Slot]:
         if kind == "intent" and last.intent is None:
             last.intent = entry.payload
         settles = kind in ("resolved", "late_reply") and concludes(entry.payload)
-        if settles or kind in ("result", "replayed", "refused"):
+        if settles or kind in ("result", "replayed", "refused", "compensated"):
             last.payload, last.final = entry.payload, kind
     return slots
+
+
+#: How the entries of a correction that runs inside an unknown call are known.
+NESTED = '"nested":true'
+
+
+def corrections(entries: list[Entry]) -> set[tuple[str | None, str | None]]:
+    """(tool, key) of the corrections that ran inside the unknown call that they correct."""
+    return {
+        (entry.step, entry.key)
+        for entry in entries
+        if entry.kind in ("intent", "replayed", "refused") and NESTED in entry.payload
+    }
 
 
 def concludes(payload: str) -> bool:
@@ -170,7 +198,9 @@ def contradiction(tool: str, key: str, saved: str) -> Suspended:
 
 def contradicts(told: dict[str, Any]) -> bool:
     """Whether an entry keeps an answer that differs from the outcome saved before it."""
-    if "conflict" not in told or told.get("saved") is None:
+    if "conflict" not in told or told.get("saved") in (None, "COMPENSATED"):
+        return False  # what is compensated was unknown, and stays so
+    if told["conflict"].get("outcome") == "compensate":
         return False
     says_completed = told["conflict"].get("outcome", "completed") == "completed"
     return bool(says_completed != (told["saved"] == "SUCCEEDED"))

@@ -47,6 +47,7 @@ Progress = Callable[[int, int], object]
 
 SAFE = "safe"
 HANDED_OVER = "safe: handed over as unknown"
+COMPENSATED = "safe: compensated"
 DUPLICATE = "duplicate"
 LOST = "lost"
 WRONG_RESULT = "wrong result"
@@ -534,6 +535,8 @@ def _verdict(ending: Ending, reference: Ending) -> tuple[str, str]:
     if ending.status == "needs_decision":
         asked = ending.why == "unknown" or reference.status == "needs_decision"
         return (HANDED_OVER if asked else STUCK), ending.reason
+    if ending.compensated and not reference.compensated:
+        return COMPENSATED, "it stayed unknown, and what it may have done is corrected"
     if missing and ending.status == "completed":
         return LOST, f"{missing.total()} effect(s) less than without a crash"
     if (ending.status, ending.result) != (reference.status, reference.result):

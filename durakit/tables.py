@@ -69,7 +69,7 @@ def diff(rows: Sequence[tuple[str, str, Any]]) -> pd.DataFrame:
     )
 
 
-def operations(rows: Sequence[OperationRow]) -> pd.DataFrame:
+def operations(rows: Sequence[OperationRow], undo: dict[tuple[str, str], str]) -> pd.DataFrame:
     """One row per operation; see ``Run.operations``."""
     return pd.DataFrame(
         {
@@ -82,6 +82,7 @@ def operations(rows: Sequence[OperationRow]) -> pd.DataFrame:
             "first_sent": _moments(o.first_sent for o in rows),
             "sent": _moments(o.sent for o in rows),
             "run": [o.run_id for o in rows],
+            "undo": [undo.get((o.tool, o.key), "") for o in rows],
         }
     )
 

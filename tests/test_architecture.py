@@ -17,7 +17,17 @@ PACKAGE = Path(dk.__file__).resolve().parent
 LAYERS = [
     ["errors", "clock", "deadline", "failures", "retry", "values", "changes", "protocol"],
     ["files", "schema", "store", "faults"],
-    ["define", "retrying", "workers", "slots", "drive", "operation", "driver", "machine"],
+    [
+        "define",
+        "retrying",
+        "workers",
+        "slots",
+        "drive",
+        "operation",
+        "compensation",
+        "driver",
+        "machine",
+    ],
     ["items", "tables", "run", "runtime"],
     ["lives", "kill", "sweep", "testing", "cli"],
 ]

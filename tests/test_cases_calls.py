@@ -1230,3 +1230,98 @@ def test_L103_a_recovery_that_waits_for_others_ends_between_two_ticks_too(runtim
     run = rt.run(one_call(mail_tool(mailbox, before=poll)), id="w")
     assert run.status == "completed"
     assert len(mailbox.effects()) == 1
+
+
+# -- L100: a service that can be asked to give up ------------------------------------------
+
+
+def cancellable(name, mail, **declared):
+    """A slow mail tool whose service can be asked to give up, and what it was asked."""
+    asked = []
+
+    @dk.tool(name=f"l100_{name}", timeout=2.0, cancel=lambda call: asked.append(call.key),
+             **declared)  # fmt: skip
+    def send(call, to):
+        return mail.send(to, "Hi", "Hello", key=call.key, timeout=10)
+
+    @dk.workflow(name=f"l100_{name}")
+    def one_mail(ctx, to):
+        return ctx.call(send, to, key="hi")
+
+    return asked, one_mail
+
+
+def test_L100_a_call_that_is_left_at_its_limit_is_cancelled_at_its_service_once(tmp_path):
+    """The record says so, and the outcome stays unknown until an answer comes."""
+    clock = dk.ManualClock()
+    mail = Mailbox(tmp_path / "mail", clock=clock, plan=[Fault("request_late", seconds=5)])
+    asked, workflow = cancellable("limit", mail)
+    rt = dk.Runtime(tmp_path / "runs.db", clock=clock, world=mail)
+    run = rt.run(workflow, "ada@example.org", id="l")
+    assert asked == ["hi"]
+    table = run.history()
+    told = table[table["kind"] == "attempt"]["payload"].iloc[0]
+    assert told["cancel"] == "requested"
+    assert run.status == "needs_decision"
+    assert run.operations()["outcome"].tolist() == ["unknown"]
+    clock.advance(60)
+    assert len(mail.effects()) == 1  # cancelled, and done all the same
+    rt.resolve("l", "hi", "completed", result={"id": "email-1"}, by="Grace")
+    assert rt.resume("l").status == "completed"
+
+
+def test_L100_a_caller_who_is_interrupted_cancels_at_the_service_once(tmp_path):
+    """The interrupt passes through, and the operation is unknown."""
+    clock = dk.ManualClock()
+    mail = Mailbox(tmp_path / "mail", clock=clock)
+
+    def interrupted(point, key):
+        if point == "received":
+            raise KeyboardInterrupt
+
+    asked, workflow = cancellable("interrupt", mail)
+    rt = dk.Runtime(tmp_path / "runs.db", clock=clock)
+    mail.listen(interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rt.run(workflow, "ada@example.org", id="i")
+    assert asked == ["hi"]
+    assert rt.get("i").operations()["outcome"].tolist() == ["unknown"]
+
+
+def test_L100_a_cancel_request_reaches_the_service_of_an_unknown_call_once(tmp_path):
+    """However often the run is looked at again; its answer is no proof."""
+    clock = dk.ManualClock()
+    mail = Mailbox(tmp_path / "mail", clock=clock)
+    asked, workflow = cancellable("request", mail)
+    rt = dk.Runtime(tmp_path / "runs.db", clock=clock, world=mail, owner="one")
+    rt.run(workflow, "ada@example.org", id="r", crash=dk.CrashAt("l100_request", "effect_done"))
+    rt = dk.Runtime(tmp_path / "runs.db", clock=clock, world=mail, owner="two")
+    clock.advance(100)
+    rt.cancel("r")
+    for _ in range(3):
+        assert rt.resume("r").status == "needs_decision"
+    assert asked == ["hi"]
+    assert len(mail.effects()) == 1
+
+
+def test_L100_a_service_that_cannot_cancel_changes_nothing(tmp_path):
+    """An error of the asking is kept, and is no error of the call."""
+    clock = dk.ManualClock()
+    mail = Mailbox(tmp_path / "mail", clock=clock, plan=[Fault("request_late", seconds=5)])
+
+    def no(call):
+        raise RuntimeError("not offered")
+
+    @dk.tool(name="l100_no", timeout=2.0, cancel=no)
+    def send(call, to):
+        return mail.send(to, "Hi", "Hello", key=call.key, timeout=10)
+
+    @dk.workflow(name="l100_no")
+    def one_mail(ctx, to):
+        return ctx.call(send, to, key="hi")
+
+    run = dk.Runtime(tmp_path / "runs.db", clock=clock, world=mail).run(one_mail, "a@b.c", id="n")
+    table = run.history()
+    told = table[table["kind"] == "attempt"]["payload"].iloc[0]
+    assert told["cancel"] == "requested; RuntimeError: not offered"
+    assert (run.status, run.why) == ("needs_decision", "unknown")

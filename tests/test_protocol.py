@@ -36,7 +36,7 @@ from durakit.retry import Retry
 NOW = 1_767_258_000.0
 SAME, OTHER = "a" * 64, "b" * 64
 UNKNOWN = (Status.DISPATCHED, Status.RESENT)
-FINAL = (Status.SUCCEEDED, Status.FAILED)
+FINAL = (Status.SUCCEEDED, Status.FAILED, Status.COMPENSATED)
 
 #: What alone may say how an unknown operation ended; a refusal is the first attempt's own reply.
 RESOLVING = {
@@ -47,6 +47,8 @@ RESOLVING = {
     Event.RESOLVED_COMPLETED,
     Event.RESOLVED_NOT_EXECUTED,
 }
+#: It says nothing about how it ended: the outcome stays unknown, and is done with.
+CLOSING = {Event.COMPENSATION}
 
 # -- generated inputs ---------------------------------------------------------------------
 
@@ -59,13 +61,16 @@ contracts = st.builds(
     window=st.none() | few_seconds.filter(bool),
     settles_after=st.none() | few_seconds,
     can_probe=st.booleans(),
-    on_unknown=st.sampled_from([None, None, "resend", "probe", "park"]),
+    on_unknown=st.sampled_from([None, None, "resend", "probe", "park", "compensate"]),
+    can_compensate=st.booleans(),
 )
 policies = st.builds(
     Retry,
     initial=st.floats(0.01, 10),
     cap=st.floats(0.01, 100),
     attempts=st.integers(1, 5),
+    jitter=st.sampled_from(["full", "full", "equal", "none", "additive", "decorrelated"]),
+    last_chance=st.booleans(),
     reserve=st.sampled_from([0.0, 0.1, 2.0]),
 )
 records = st.builds(
@@ -77,6 +82,8 @@ records = st.builds(
     sent=moments,
     not_before=st.none() | moments,
     held_until=st.none() | moments,
+    waited=st.none() | st.floats(0.01, 100),
+    last_chance_taken=st.booleans(),
 )
 unknowns = records.map(
     lambda kept: replace(
@@ -100,6 +107,9 @@ requests = st.builds(
     failure=st.none() | failures,
     probed=st.none() | st.sampled_from(Probed),
     probes=st.integers(0, 6),
+    inner_retries=st.sampled_from([0, 0, 0, 1, 9]),
+    compensate=st.sampled_from([False, False, True]),
+    has_token=st.sampled_from([True, True, False]),
 )
 draws = st.floats(0, 1, exclude_max=True)
 cases = st.tuples(st.none() | records, requests, contracts, policies, st.just(NOW) | moments, draws)
@@ -153,7 +163,7 @@ def test_every_status_is_reached_from_new():
 
 
 def test_a_conclusion_has_no_way_out_and_every_other_status_has_one():
-    """SUCCEEDED and FAILED stand for good; an unknown can always still be resolved."""
+    """SUCCEEDED, FAILED and COMPENSATED stand for good; an unknown can always still be resolved."""
     ways_out = {status for status, _ in TRANSITIONS}
     assert ways_out == set(Status) - set(FINAL)
     for status in UNKNOWN:
@@ -173,8 +183,18 @@ def test_an_unknown_ends_only_by_an_answer_about_itself():
     own_refusals = {Event.REFUSAL, Event.FINAL_REFUSAL}
     for (status, event), then in TRANSITIONS.items():
         if status in UNKNOWN and then not in UNKNOWN:
-            allowed = RESOLVING | (own_refusals if status is Status.DISPATCHED else set())
+            allowed = RESOLVING | CLOSING | (own_refusals if status is Status.DISPATCHED else set())
             assert event in allowed
+
+
+def test_a_compensation_closes_an_unknown_and_makes_nothing_known():
+    """Nobody learned whether it was executed."""
+    for status in UNKNOWN:
+        assert protocol.after(status, Event.COMPENSATION) is Status.COMPENSATED
+    assert OUTCOMES[Status.COMPENSATED] is Outcome.UNKNOWN
+    assert protocol.is_open("DISPATCHED", "opaque")
+    assert not protocol.is_open("COMPENSATED", "opaque")
+    assert not protocol.is_open("DISPATCHED", "none")
 
 
 @pytest.mark.parametrize("event", [Event.REFUSAL, Event.FINAL_REFUSAL, Event.NO_ANSWER])
@@ -431,7 +451,7 @@ def test_no_wait_reaches_the_end_of_the_time_it_may_take(case):
     if not isinstance(decision, Wait):
         return
     assert decision.seconds >= 0
-    if decision.reason in {"backoff", "saved backoff"}:
+    if decision.reason in {"backoff", "saved backoff", "last chance"}:
         unknown = kept.status in UNKNOWN
         allowance = request.settle if unknown and request.stopping else request.remaining
         assert allowance is None or decision.seconds + policy.reserve < allowance
@@ -451,9 +471,24 @@ def test_a_drawn_wait_is_at_least_what_the_service_asked_for(case):
     decision = decide(*case)
     if isinstance(decision, Wait) and decision.reason == "backoff":
         floor = request.failure.retry_after or 0.0
-        assert decision.seconds == max(draw * policy.bound(kept.attempts), floor)
-        assert decision.bound == policy.bound(kept.attempts)
-        assert kept.attempts < policy.attempts
+        assert decision.seconds == policy.wait(kept.attempts, draw, kept.waited, floor)
+        assert decision.seconds >= floor
+        assert decision.bound == policy.window(kept.attempts, kept.waited)[1]
+        assert kept.attempts + request.inner_retries < policy.attempts
+        assert request.has_token
+
+
+@laws
+@given(known_cases, st.booleans())
+def test_only_what_is_unknown_and_can_be_corrected_is_compensated(case, wanted):
+    """Because a person says so, or because the tool was declared so."""
+    kept, request, contract, *rest = case
+    decision = decide(kept, replace(request, compensate=wanted), contract, *rest)
+    if isinstance(decision, protocol.Compensate):
+        assert kept.status in UNKNOWN
+        assert contract.can_compensate
+        assert wanted or contract.on_unknown == "compensate"
+        assert contract.effect is not Effect.NONE
 
 
 @laws

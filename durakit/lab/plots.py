@@ -287,17 +287,21 @@ _PLACES: Final = {
     Status.SUCCEEDED: (11.0, 7.0),
     Status.FAILED: (11.0, 3.4),
     Status.REFUSED: (5.0, 1.0),
+    Status.COMPENSATED: (0.9, 9.0),
 }
 #: (from, to) → how far the edge bends, where its words stand, and their alignment.
 _EDGES: Final = {
     (Status.NEW, Status.DISPATCHED): (0.0, (3.1, 5.25), "center"),
     (Status.REFUSED, Status.DISPATCHED): (-0.25, (4.3, 2.9), "right"),
     (Status.DISPATCHED, Status.REFUSED): (-0.25, (5.65, 2.9), "left"),
-    (Status.DISPATCHED, Status.RESENT): (-0.25, (4.3, 6.5), "right"),
+    (Status.DISPATCHED, Status.RESENT): (-0.25, (4.45, 7.5), "right"),
     (Status.RESENT, Status.DISPATCHED): (-0.25, (5.65, 7.1), "left"),
     (Status.DISPATCHED, Status.SUCCEEDED): (0.12, (8.5, 5.15), "left"),
     (Status.RESENT, Status.SUCCEEDED): (-0.2, (9.2, 9.1), "left"),
-    (Status.DISPATCHED, Status.FAILED): (-0.1, (8.1, 4.0), "center"),
+    (Status.REFUSED, Status.SUCCEEDED): (0.32, (10.2, 1.9), "center"),
+    (Status.RESENT, Status.COMPENSATED): (0.0, (2.9, 9.25), "center"),
+    (Status.DISPATCHED, Status.COMPENSATED): (0.1, (1.9, 7.35), "right"),
+    (Status.DISPATCHED, Status.FAILED): (-0.1, (7.6, 4.1), "center"),
     (Status.RESENT, Status.REFUSED): (1.0, (0.2, 2.6), "left"),
     (Status.DISPATCHED, Status.DISPATCHED): (2.6, (3.9, 4.1), "right"),
     (Status.RESENT, Status.RESENT): (-1.3, (5.0, 10.35), "center"),
@@ -341,7 +345,7 @@ def _draw_states(axes: Axes) -> None:
         start, end = places[before], places[after]
         middle = ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2)
         bend, where, align = _EDGES.get((before, after), (0.1, middle, "center"))
-        shrink = 34
+        shrink = 34 if after is not Status.COMPENSATED else 54  # the widest box
         if before is after:
             leaves, returns = _LOOPS.get(before, ((0.9, -0.25), (0.9, 0.25)))
             end = (start[0] + returns[0], start[1] + returns[1])
@@ -382,7 +386,7 @@ def _draw_states(axes: Axes) -> None:
                   "linestyle": linestyle, "linewidth": 2},
         )  # fmt: skip
     axes.set_xlim(-0.6, 12.2)
-    axes.set_ylim(0.0, 10.6)
+    axes.set_ylim(0.0, 10.9)
     axes.axis("off")
     axes.set_title("What the disk says about one operation, and what may happen to it", loc="left",
                    color=INK)  # fmt: skip

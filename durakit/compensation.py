@@ -1,0 +1,58 @@
+"""Undoing: a correction is an operation of its own, with a key and a protocol of its own.
+
+Two occasions. A completed call is undone where the workflow says so (``ctx.compensate``); it still
+counts as completed. A call that stays unknown is corrected where a person, or its tool's
+declaration, says so; nobody learns whether it was executed, and its key is closed.
+
+A correction can itself fail, or stay unknown. Then the undo is *incomplete*, which is neither
+'undone' nor 'not undone': the run stops, and says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from durakit import values
+from durakit.operation import Operation
+from durakit.protocol import Status
+from durakit.store import Entry, OperationRow
+
+
+def undo_key(key: str) -> str:
+    """The operation key of the correction of the operation with ``key``."""
+    return f"undo:{key}"
+
+
+def undone(rows: Iterable[OperationRow], entries: Iterable[Entry]) -> dict[tuple[str, str], str]:
+    """(tool, key) of each operation that has a correction → 'undone' or 'undo incomplete'."""
+    status = {(row.tool, row.key): row.status for row in rows}
+    found: dict[tuple[str, str], str] = {}
+    for entry in entries:
+        told = json.loads(entry.payload).get("undoes") if entry.key else None
+        if told:
+            done = status.get((entry.step or "", entry.key or "")) == Status.SUCCEEDED
+            found[told["tool"], told["key"]] = "undone" if done else "undo incomplete"
+    return found
+
+
+def correct(original: Operation) -> Any:
+    """Carry out the correction of an unknown operation, inside its call.
+
+    Returns the correction's reply. Raises what it raised where it was certainly not executed;
+    one that is unknown itself suspends the run.
+    """
+    drive, tool = original.drive, original.tool.compensate
+    assert tool is not None
+    arguments = values.digest(tool.parameters.dump(original.args, original.kwargs))
+    correction = Operation(
+        drive, tool, undo_key(original.key), original.args, original.kwargs, arguments,
+        original.occurrence, undoes=original,
+    )  # fmt: skip
+    correction.look_again()
+    if (tool.name, correction.key) in drive.begun:
+        correction.ours = True
+        correction.check_row()
+        correction.remember()
+    return correction.run()

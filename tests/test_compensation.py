@@ -1,0 +1,335 @@
+"""Undoing: a correction has its own key; what was done stays done, and unknown stays unknown."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import durakit as dk
+from durakit.mail import Fault, Mailbox
+
+ADA = "ada@example.org"
+
+
+class Lab:
+    """Two mail services, one for letters and one for corrections, and the tools over them."""
+
+    def __init__(self, folder: Path, name: str, **declared: object) -> None:
+        self.clock = dk.ManualClock()
+        self.mail = Mailbox(folder / "letters", profile="opaque", latency=0, clock=self.clock)
+        self.corrections = Mailbox(folder / "corrections", latency=0, clock=self.clock)
+        self.corrections.name = "correct"
+        self.path, self.lives = folder / "runs.db", 0
+        self.caught: list[str] = []
+        name = f"undo_{name}"
+
+        @dk.tool(effect="idempotent", name=f"{name}_correct", timeout=3,
+                 retry=dk.Retry(0.1, 0.1, 2))  # fmt: skip
+        def correct(call: dk.Call, to: str, text: str) -> dict:
+            return self.corrections.send(
+                to, "Correction", f"Please ignore: {text}", key=call.key, timeout=call.remaining()
+            )
+
+        @dk.tool(name=f"{name}_send", timeout=3, compensate=correct, **declared)
+        def send(call: dk.Call, to: str, text: str) -> dict:
+            return self.mail.send(to, "Letter", text, timeout=call.remaining())
+
+        @dk.workflow(name=name)
+        def letter(ctx: dk.Context, to: str) -> str:
+            try:
+                return ctx.call(send, to, "Hello", key="letter:1")["id"]
+            except dk.Compensated as error:
+                self.caught.append(str(error))
+                return "compensated"
+
+        self.send, self.correct, self.letter = send, correct, letter
+        self.runtime = self.open()
+
+    def open(self) -> dk.Runtime:
+        """Open the file as a new process would."""
+        self.lives += 1
+        self.runtime = dk.Runtime(
+            self.path, clock=self.clock, owner=f"life {self.lives}",
+            world=SimpleNamespace(listen=self.listen),
+        )  # fmt: skip
+        return self.runtime
+
+    def listen(self, hook: object) -> None:
+        """Both services are this run's world."""
+        self.mail.listen(hook)
+        self.corrections.listen(hook)
+
+    def sent(self) -> tuple[int, int]:
+        """Letters and corrections that the two ledgers count."""
+        return len(self.mail.effects()), len(self.corrections.effects())
+
+
+def undo_of(run: dk.Run) -> dict[str, str]:
+    """The column ``undo`` of each operation, by key."""
+    return dict(run.operations()[["key", "undo"]].itertuples(index=False))
+
+
+@pytest.mark.parametrize("fault", ["reply_lost", "request_lost"])
+def test_an_unknown_call_is_compensated_where_a_person_says_so(tmp_path, fault):
+    """Whether it happened or not: one correction, its own key, and the outcome stays unknown."""
+    lab = Lab(tmp_path, f"person_{fault}")
+    lab.mail.plan = [Fault(fault)]
+    run = lab.runtime.run(lab.letter, ADA, id="u")
+    assert (run.status, run.why) == ("needs_decision", "unknown")
+    lab.runtime.resolve("u", "letter:1", "compensate", by="Grace")
+    run = lab.runtime.resume("u")
+    assert (run.status, run.result) == ("completed", "compensated")
+    assert lab.sent() == (1 if fault == "reply_lost" else 0, 1)
+    assert [row["key"] for row in lab.corrections.effects()] == ["undo:letter:1"]
+    table = run.operations().set_index("key")
+    assert table.loc["letter:1", ["status", "outcome", "undo"]].tolist() == [
+        "COMPENSATED", "unknown", "undone",
+    ]  # fmt: skip
+    assert table.loc["undo:letter:1", "outcome"] == "completed"
+
+
+def test_a_tool_may_be_declared_to_be_compensated_at_once(tmp_path):
+    """Nobody is asked; the call raises Compensated, and a replay raises it again."""
+    lab = Lab(tmp_path, "declared", on_unknown="compensate")
+    lab.mail.plan = [Fault("reply_lost")]
+    run = lab.runtime.run(lab.letter, ADA, id="d")
+    assert run.result == "compensated"
+    assert lab.sent() == (1, 1)
+    again = lab.open().run(lab.letter, ADA, id="e")
+    assert again.result == "compensated"  # another run that comes with the closed key
+    assert lab.sent() == (1, 1)
+
+
+def test_L043_a_correction_that_fails_for_good_leaves_the_undo_incomplete(tmp_path):
+    """Neither undone nor pending: a status of its own, and the mail still counts as completed."""
+    lab = Lab(tmp_path, "incomplete")
+    lab.corrections.plan = [Fault("rate_limited", request=n) for n in (1, 2)]
+    problems: list[Exception] = []
+
+    @dk.workflow(name="undo_incomplete_completed")
+    def regret(ctx: dk.Context, to: str) -> str:
+        ctx.call(lab.send, to, "Hello", key="letter:1")
+        try:
+            ctx.compensate(lab.send, to, "Hello", key="letter:1")
+        except Exception as error:
+            problems.append(error)
+        return "regretted"
+
+    run = lab.runtime.run(regret, ADA, id="r")
+    assert run.status == "completed"
+    assert len(problems) == 1
+    table = run.operations().set_index("key")
+    assert table.loc["letter:1", ["outcome", "undo"]].tolist() == ["completed", "undo incomplete"]
+    assert lab.sent() == (1, 0)
+
+
+def test_a_completed_call_is_undone_and_still_counts_as_completed(tmp_path):
+    """The correction's reply comes back; a second run of the same code corrects nothing twice."""
+    lab = Lab(tmp_path, "completed")
+
+    @dk.workflow(name="undo_completed_one")
+    def regret(ctx: dk.Context, to: str) -> str:
+        ctx.call(lab.send, to, "Hello", key="letter:1")
+        return ctx.compensate(lab.send, to, "Hello", key="letter:1")["id"]
+
+    for name in ("one", "two"):
+        run = lab.runtime.run(regret, ADA, id=name)
+        assert (run.status, run.result) == ("completed", "email-1")
+        assert undo_of(run)["letter:1"] == "undone"
+        assert run.operations().set_index("key").loc["letter:1", "outcome"] == "completed"
+    assert lab.sent() == (1, 1)
+
+
+def test_what_was_not_executed_needs_no_undoing(tmp_path):
+    """Nothing is sent, and None comes back."""
+    lab = Lab(tmp_path, "nothing")
+    lab.mail.plan = [Fault("rate_limited")]
+
+    @dk.workflow(name="undo_nothing_one")
+    def regret(ctx: dk.Context, to: str) -> object:
+        try:
+            ctx.call(lab.send, to, "Hello", key="letter:1")
+        except Exception:
+            return ctx.compensate(lab.send, to, "Hello", key="letter:1")
+
+    run = lab.runtime.run(regret, ADA, id="n")
+    assert (run.status, run.result) == ("completed", None)
+    assert lab.sent() == (0, 0)
+
+
+def test_undoing_other_content_than_was_sent_is_refused(tmp_path):
+    """A correction speaks of what happened."""
+    lab = Lab(tmp_path, "other")
+
+    @dk.workflow(name="undo_other_one")
+    def regret(ctx: dk.Context, to: str) -> None:
+        ctx.call(lab.send, to, "Hello", key="letter:1")
+        ctx.compensate(lab.send, to, "Good-bye", key="letter:1")
+
+    run = lab.runtime.run(regret, ADA, id="o")
+    assert run.reason.startswith("ArgumentsDiffer")
+    assert lab.sent() == (1, 0)
+
+
+def test_an_undo_that_fails_inside_an_unknown_call_parks_and_can_still_be_decided(tmp_path):
+    """The run says what is incomplete; a person may yet learn how the call itself ended."""
+    lab = Lab(tmp_path, "parks", on_unknown="compensate")
+    lab.mail.plan = [Fault("reply_lost")]
+    lab.corrections.plan = [Fault("rate_limited", request=n) for n in (1, 2)]
+    run = lab.runtime.run(lab.letter, ADA, id="p")
+    assert (run.status, run.why) == ("needs_decision", "undo incomplete")
+    assert "429" in run.reason
+    assert undo_of(run)["letter:1"] == "undo incomplete"
+    lab.runtime.resolve("p", "letter:1", "completed", result={"id": "email-1"}, by="Grace")
+    run = lab.runtime.resume("p")
+    assert (run.status, run.result) == ("completed", "email-1")
+    assert lab.sent() == (1, 0)
+
+
+def test_a_correction_that_is_unknown_itself_is_sent_again_under_its_own_key(tmp_path):
+    """It follows its own contract: here the service knows its key."""
+    lab = Lab(tmp_path, "unknown", on_unknown="compensate")
+    lab.mail.plan = [Fault("reply_lost")]
+    lab.corrections.plan = [Fault("reply_lost")]
+    run = lab.runtime.run(lab.letter, ADA, id="u")
+    assert run.result == "compensated"
+    assert lab.sent() == (1, 1)
+    assert len(lab.corrections.requests()) == 2
+
+
+def test_a_correction_may_be_made_after_the_deadline(tmp_path):
+    """It ends what was begun, and is no new work."""
+    lab = Lab(tmp_path, "late", on_unknown="compensate")
+    lab.mail.plan = [Fault("reply_lost")]
+    run = lab.runtime.run(lab.letter, ADA, id="l", deadline=3)
+    assert lab.sent() == (1, 1)
+    assert undo_of(run)["letter:1"] == "undone"
+
+
+def test_a_cancelled_run_with_an_unknown_call_is_compensated_and_then_cancelled(tmp_path):
+    """A cancel request stops new work; the correction is none."""
+    lab = Lab(tmp_path, "cancelled")
+    lab.mail.plan = [Fault("reply_lost")]
+    lab.runtime.run(lab.letter, ADA, id="c")
+    lab.runtime.cancel("c")
+    lab.runtime.resolve("c", "letter:1", "compensate", by="Grace")
+    run = lab.runtime.resume("c")
+    assert run.status == "cancelled"
+    assert lab.sent() == (1, 1)
+
+
+def test_a_word_to_compensate_what_is_settled_meanwhile_changes_nothing(tmp_path):
+    """Two people decide; the first one's word has settled it."""
+    lab = Lab(tmp_path, "two_words")
+    lab.mail.plan = [Fault("reply_lost")]
+    lab.runtime.run(lab.letter, ADA, id="t")
+    lab.runtime.resolve("t", "letter:1", "completed", result={"id": "email-1"}, by="Grace")
+    lab.runtime.resolve("t", "letter:1", "compensate", by="Alan")
+    run = lab.runtime.resume("t")
+    assert (run.status, run.result) == ("completed", "email-1")
+    assert lab.sent() == (1, 0)
+
+
+POINTS = ["before_intent", "intent_saved", "request_sent", "effect_done", "reply_received",
+          "result_saved"]  # fmt: skip
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_crash_at_any_point_of_the_correction_leaves_one_correction(tmp_path, point):
+    """Recovery goes on with it under its own key, inside the call that it corrects."""
+    lab = Lab(tmp_path, f"crash_{point}", on_unknown="compensate")
+    lab.mail.plan = [Fault("reply_lost")]
+    crash = dk.CrashAt(lab.correct.name, point)
+    run = lab.runtime.run(lab.letter, ADA, id="x", crash=crash)
+    assert run.crash is not None
+    lab.clock.advance(100)
+    lab.open().recover()
+    run = lab.runtime.get("x")
+    assert (run.status, run.result) == ("completed", "compensated")
+    assert lab.sent() == (1, 1)
+    assert undo_of(run) == {"letter:1": "undone", "undo:letter:1": ""}
+
+
+def test_in_a_machine_a_compensated_call_stays_compensated_when_it_is_entered_again(tmp_path):
+    """Its slots are found by identity; the correction's own entries are no slot."""
+    import pydantic
+
+    lab = Lab(tmp_path, "machine", on_unknown="compensate")
+    lab.mail.plan = [Fault("reply_lost")]
+
+    class State(pydantic.BaseModel):
+        heard: list[str] = []
+
+    @dk.machine(state=State, name="undo_machine_one")
+    def letters(ctx: dk.Context, state: State) -> object:
+        try:
+            ctx.call(lab.send, ADA, "Hello", key="letter:1")
+        except dk.Compensated:
+            state.heard.append("compensated")
+        return dk.Done(state)
+
+    crash = dk.CrashAt("undo_machine_one", "checkpoint_saved")
+    lab.runtime.run(letters, State(), id="m", crash=crash)
+    lab.clock.advance(100)
+    lab.open().recover()
+    assert lab.runtime.get("m").result["heard"] == ["compensated"]
+    assert lab.sent() == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("declared", "field"),
+    [
+        ({"compensate": print}, "compensate"),
+        ({"on_unknown": "compensate"}, "compensate"),
+        ({"cancel": "please"}, "cancel"),
+        ({"on_unknown": "undo"}, "on_unknown"),
+    ],
+)
+def test_a_correction_that_cannot_work_is_refused_when_the_tool_is_declared(declared, field):
+    """In words that name the field."""
+    with pytest.raises(dk.InvalidField) as caught:
+        dk.tool(**declared)(lambda call: None)
+    assert caught.value.field == field
+
+
+def test_a_read_has_nothing_to_correct():
+    """Without outside effect nothing is undone."""
+    undo = dk.tool(lambda call: None, name="undo_of_a_read")
+    with pytest.raises(dk.InvalidField, match="^compensate: "):
+        dk.tool(effect="none", compensate=undo)(lambda call: None)
+    assert undo.digest() == undo.digest()
+    with pytest.raises(TypeError):
+        undo.digest(1)
+
+
+world = Mailbox()
+
+
+@dk.tool(effect="idempotent", timeout=3, retry=dk.Retry(0.1, 0.1, 3), name="undo_swept_correct")
+def swept_correct(call: dk.Call, to: str) -> dict:
+    """The correction carries its key."""
+    return world.send(to, "Correction", "Ignore it", key=call.key, timeout=call.remaining())
+
+
+@dk.tool(timeout=3, compensate=swept_correct, on_unknown="compensate", name="undo_swept_send")
+def swept_send(call: dk.Call, to: str) -> dict:
+    """The letter goes over a door that knows no keys."""
+    return world.send(to, "Letter", "Hello", timeout=call.remaining())
+
+
+@dk.workflow(name="undo_swept")
+def swept(ctx: dk.Context, to: str) -> str:
+    """One letter, corrected where it stays unknown."""
+    return ctx.call(swept_send, to, key="letter")["id"]
+
+
+@pytest.mark.parametrize("crashes", [1, 2])
+def test_the_sweep_finds_no_crash_that_sends_a_letter_or_a_correction_twice(crashes):
+    """At every boundary, also those of the correction; an unknown letter ends compensated."""
+    report = dk.sweep(swept, ADA, world=world, crashes=crashes)
+    verdicts = {schedule.verdict for schedule in report.schedules}
+    assert verdicts == {"safe", "safe: compensated"}, report.table()
+    at = {s.point: s.verdict for s in report.schedules if not s.then and s.place == swept_send.name}
+    for point in ("intent_saved", "request_sent", "effect_done", "reply_received"):
+        assert at[point] == "safe: compensated", point
+    assert at["before_intent"] == at["result_saved"] == "safe"
