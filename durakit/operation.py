@@ -569,6 +569,8 @@ class Operation:
             final = self._final_error(decision.reason, attempted.error)
             saved = values.dump_error(final, tool.errors)
             body = {**told, "error": saved, "why": decision.reason}
+            if decision.drawn is not None:
+                body["then"] = protocol.describe(decision)
             self._note("result", compact(body), self._change(event), progress=True)
             self.drive.reach(tool.name, "result_saved", self.occurrence, attempt)
             self._raise_saved(saved, attempted.error)

@@ -300,17 +300,27 @@ class Compensate:
 
 @dataclass(frozen=True)
 class Park:
-    """Nobody may guess: the run becomes ``needs_decision``. ``why``: unknown or infeasible."""
+    """Nobody may guess: the run becomes ``needs_decision``. ``why``: unknown or infeasible.
+
+    ``drawn`` and ``bound``: of a wait that was drawn and does not fit, seconds.
+    """
 
     reason: str
     why: str = "unknown"
+    drawn: float | None = None
+    bound: float | None = None
 
 
 @dataclass(frozen=True)
 class Refuse:
-    """The call ends without (another) attempt; ``reason`` names the rule."""
+    """The call ends without (another) attempt; ``reason`` names the rule.
+
+    ``drawn`` and ``bound``: of a wait that was drawn and does not fit, seconds.
+    """
 
     reason: str
+    drawn: float | None = None
+    bound: float | None = None
 
 
 Decision = Replay | Execute | Wait | Probe | Compensate | Park | Refuse
@@ -375,7 +385,7 @@ def _not_executed(
         if not request.has_token:
             return Refuse(BUDGET)
         wait = _draw_wait(record, request.failure, policy, draw, request.remaining)
-        return wait or Refuse(DEADLINE)
+        return wait or Refuse(DEADLINE, *_too_long(record, request.failure, policy, draw))
     if request.stopping:
         return Refuse(request.stopping)
     if record.attempts >= policy.attempts and not request.inherited:
@@ -449,8 +459,9 @@ def _resend(
             return Park(f"unknown after {record.attempts} attempts ({request.failure.reason})")
         if not request.has_token:
             return Park(f"unknown, and the {BUDGET}")
+        drawn, bound = _too_long(record, request.failure, policy, draw)
         return _draw_wait(record, request.failure, policy, draw, allowance) or Park(
-            "unknown, and no time is left to send again"
+            "unknown, and no time is left to send again", drawn=drawn, bound=bound
         )
     if request.stopping and (request.resent or request.settle <= 0):
         return Park("unknown, and its settle allowance is used up")
@@ -516,6 +527,12 @@ def _draw_wait(
     if drawn is None:
         return None
     return Wait(drawn.seconds, LAST_CHANCE if drawn.last_chance else BACKOFF, drawn.bound)
+
+
+def _too_long(record: Record, failure: Failure, policy: Retry, draw: float) -> tuple[float, float]:
+    """The wait that was drawn, and the top of its window, for the journal: it did not fit."""
+    wait = policy.wait(record.attempts, draw, record.waited, failure.retry_after)
+    return wait, policy.window(record.attempts, record.waited)[1]
 
 
 def describe(decision: Decision) -> dict[str, Any]:

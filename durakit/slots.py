@@ -72,7 +72,7 @@ def past_of(entries: list[Entry], tool: str, key: str) -> Past:
         cancel_asked = cancel_asked or "cancel" in body
         inner = body.get("inner_retries", inner)
         then = body.get("then", {})
-        if "bound" in then:
+        if then.get("decision") == "wait" and "bound" in then:
             waited = then["seconds"]
             taken = taken or then["reason"] == protocol.LAST_CHANCE
     return Past(waited, taken, inner, compensate, cancel_asked)

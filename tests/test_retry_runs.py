@@ -92,6 +92,19 @@ def test_drawn_waits_their_bounds_and_what_remains_are_journal_entries(lab):
     assert len(lab.mail.effects()) == 1
 
 
+def test_a_wait_that_was_drawn_and_did_not_fit_is_an_entry_too(lab):
+    """What the deadline stopped: the wait, its bound, and what remained."""
+    lab.mail.plan = busy(9)
+    policy = dk.Retry(20.0, 20.0, 5, jitter="none")
+    run = lab.runtime.run(sender(lab, "unfit", retry=policy)[1], ADA, id="u", deadline=10)
+    told = run.history()["payload"].iloc[-2]
+    assert told["then"] == {
+        "decision": "refuse", "reason": "deadline", "drawn": 20.0, "bound": 20.0,
+    }  # fmt: skip
+    assert told["left"]["session"] == 10.0
+    assert lab.clock.sleeps == []
+
+
 def test_a_crash_in_the_middle_of_a_wait_goes_on_with_that_wait_and_that_count(lab):
     """Neither the attempts nor the wait begin anew: what is left of both is what was left."""
     lab.mail.plan = busy(9)
