@@ -101,6 +101,8 @@ class Attempted:
     failure: Failure | None = None
     cancel: str | None = None
     """what came of asking the service to give it up"""
+    fired: Limit | None = None
+    """the limit that had passed when it ended"""
 
 
 class CallHandle:
@@ -383,8 +385,11 @@ class Operation:
         """What an intent says where a parent had less left than the tool's own limit asks for."""
         if self.tool.timeout is None or limit is None or limit.level == "call":
             return ""
+        given = round(seconds_left or 0.0, 6)
+        if given >= self.tool.timeout:
+            return ""
         told = {
-            "asked": self.tool.timeout, "to": round(seconds_left or 0.0, 6),
+            "asked": self.tool.timeout, "to": given,
             "level": limit.level, "name": limit.name,
         }  # fmt: skip
         return f',"shortened":{compact(told)}'
@@ -465,7 +470,9 @@ class Operation:
         )
         # It has seen its limit fire itself, and told nothing of what the service did.
         left = over and judged.kind is FailureKind.UNKNOWN
-        return Attempted(None, error, judged, self._ask_to_cancel(attempt) if left else None)
+        asked = self._ask_to_cancel(attempt) if left else None
+        fired = limit if limit is not None and clock.monotonic() >= limit.ends else None
+        return Attempted(None, error, judged, asked, fired)
 
     def _bounded(
         self,
@@ -532,7 +539,7 @@ class Operation:
         if self._contract().effect is Effect.NONE:
             kind = FailureKind.TRANSIENT
         judged = Failure(kind, f"no reply before the {limit.level} limit")
-        return Attempted(None, error, judged, cancel)
+        return Attempted(None, error, judged, cancel, limit)
 
     def _save_reply(self, value: Any) -> Any:
         """A reply in memory is saved, deadline or not: the truth is never stopped."""
@@ -562,6 +569,8 @@ class Operation:
         moved = self.row._replace(status=status.value, not_before=None)
         decision, told = self._judged(failure, moved)
         told = {"error": error, **told}
+        if attempted.fired is not None:
+            told["fired"] = {"level": attempted.fired.level, "name": attempted.fired.name}
         if attempted.cancel is not None:
             told["cancel"] = attempted.cancel
             self.past = replace(self.past, cancel_asked=True)

@@ -120,7 +120,9 @@ def test_the_drawn_waits_follow_the_chapters_formula(played) -> None:
 def test_a_floor_is_kept_and_nonsense_is_passed_over(played) -> None:
     """Seconds and date wait seven seconds; what is too far stops."""
     told = {row["Retry-After"]: row["wait"] for row in played["headers2"]["rows"]}
-    assert list(told.values()) == ["7.000 s"] * 2 + ["0.623 s"] * 3 + ["none: deadline"]
+    assert list(told.values()) == ["7.000 s"] * 2 + ["0.623 s"] * 3 + [
+        "none: deadline (would be 60.000 s)"
+    ]
 
 
 def test_the_stopped_run_slept_no_second_longer_than_its_last_attempt(played) -> None:

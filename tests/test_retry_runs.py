@@ -336,3 +336,35 @@ def test_a_call_limit_that_fits_says_nothing(lab):
     _, workflow = sender(lab, "fits", timeout=30)
     table = lab.runtime.run(workflow, ADA, id="f", deadline=60).history()
     assert "shortened" not in table[table["kind"] == "intent"]["payload"].iloc[0]
+
+
+@pytest.mark.parametrize("asked_for", [3, 30])
+def test_an_attempt_that_ends_at_its_limit_names_the_level_that_fired(lab, asked_for):
+    """Also where the tool watches the time itself and raises its own error."""
+    lab.mail.plan = [Fault("reply_lost")]
+
+    @dk.tool(name=f"retry_runs_fired_{asked_for}", timeout=asked_for)
+    def send(call: dk.Call, to: str) -> dict:
+        return lab.mail.send(to, "Hi", "Hello", timeout=call.remaining())
+
+    @dk.workflow(name=f"retry_runs_fired_{asked_for}")
+    def in_a_turn(ctx: dk.Context, to: str) -> dict:
+        with ctx.turn("mail", 10):
+            return ctx.call(send, to, key="hi")
+
+    told = attempts_of(lab.runtime.run(in_a_turn, ADA, id="f"))[0]
+    level = "call" if asked_for == 3 else "turn"
+    assert told["fired"]["level"] == level
+
+
+def test_a_limit_that_meets_its_parents_exactly_is_not_shortened(lab):
+    """Ten seconds asked for, and ten there."""
+    send, _ = sender(lab, "tie", timeout=10)
+
+    @dk.workflow(name="retry_runs_tie")
+    def in_a_turn(ctx: dk.Context, to: str) -> dict:
+        with ctx.turn("mail", 10):
+            return ctx.call(send, to, key="hi")
+
+    table = lab.runtime.run(in_a_turn, ADA, id="t").history()
+    assert "shortened" not in table[table["kind"] == "intent"]["payload"].iloc[0]

@@ -123,24 +123,32 @@ def waits(run: Run) -> Table:
         later = history.iloc[at:]
         sent = later.loc[later["kind"] == "intent", "time"]
         then = payload.get("then", {})
-        waited = "seconds" in then
         rows.append(
             {
                 "life": entry["incarnation"],
                 "attempt": entry["attempt"],
                 "failed at": f"{(entry['time'] - began).total_seconds():.3f} s",
                 "because": payload["because"],
-                "bound": f"{then['bound']:.3f} s" if waited else "-",
-                "wait": f"{then['seconds']:.3f} s" if waited else f"none: {payload['why']}",
+                "bound": f"{then['bound']:.3f} s" if "bound" in then else "-",
+                "wait": _waited(payload, then),
                 "next at": "-" if sent.empty else f"{(sent.iloc[0] - began).total_seconds():.3f} s",
             }
         )
     return Table("FAILED ATTEMPTS, and the wait that was drawn after each", rows)
 
 
+def _waited(payload: dict[str, Any], then: dict[str, Any]) -> str:
+    """Say how long was waited, or why not; a wait that was drawn and did not fit is told."""
+    if "seconds" in then:
+        return f"{then['seconds']:.3f} s"
+    unfit = f" (would be {then['drawn']:.3f} s)" if "drawn" in then else ""
+    return f"none: {payload['why']}{unfit}"
+
+
 def drawn(run: Run) -> list[float]:
     """Return the drawn waits of a run in seconds, rounded to a millisecond."""
-    return [float(str(row["wait"]).split()[0]) for row in waits(run).rows if row["bound"] != "-"]
+    told = [str(row["wait"]) for row in waits(run).rows]
+    return [float(wait.split()[0]) for wait in told if not wait.startswith("none")]
 
 
 #: Clients in the simulation of deadline rules, and in the rush.

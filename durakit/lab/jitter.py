@@ -1,0 +1,523 @@
+"""Full jitter in exact numbers: the total of the waits, the deadline, the attempts that fit.
+
+Waits are independent and uniform on windows of different widths (``Retry.window``). Shifted by
+their low ends, the total S of n of them, with widths c_1 … c_n, has the distribution ::
+
+    P(S <= x) = 1 / (n! * c_1 * … * c_n) * sum over subsets I of (-1)^|I| * max(0, x - sum c_I)^n
+
+(the volume of a box below a slanted plane, by inclusion and exclusion). For windows that double,
+the subset sums are every whole number once and the signs are the Thue-Morse sequence; for ever
+more of them the law, scaled, tends to Fabius' function; equal windows give Irwin and Hall's law.
+
+The terms are huge and cancel: in float64 the sum is wrong in the fourth decimal at n = 11 and
+gives 37.8, as a *probability*, at n = 13. So numbers here are exact: a float is taken as its
+decimal text says, 0.1 as 1/10, and the answers are fractions. The sum has 2^n terms, but whole
+blocks of them have a closed form (``_signed_sum``), so that about n^3 operations are enough.
+
+Decorrelated jitter has no such law, since each wait depends on the one before: it is refused
+here with InvalidField and can be sampled (``sample_waits``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from durakit.deadline import ahead
+from durakit.errors import InvalidField
+from durakit.retry import Jitter, Retry
+
+__all__ = [
+    "DEADLINE_RULES",
+    "DeadlineRule",
+    "Moments",
+    "Waits",
+    "attempts_that_fit",
+    "deadline_policies",
+    "draw_waits",
+    "exceeds",
+    "exceeds_one",
+    "expected_attempts",
+    "moments",
+    "sample_waits",
+    "total_at_most",
+    "wait_until_success",
+]
+
+Floats = NDArray[np.float64]
+Whole = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+#: Every float64 doubled this often is above every other.
+_ALL_DOUBLINGS: Final = 2100
+
+
+class Generator(Protocol):
+    """What ``draw_waits`` needs of a random.Random."""
+
+    def random(self) -> float:
+        """Return a number uniform in [0, 1)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Of a total of waits: mean and maximum in seconds, variance in seconds squared."""
+
+    mean: Fraction
+    variance: Fraction
+    maximum: Fraction
+
+
+# --- exact windows -----------------------------------------------------------------------
+
+
+def _exact(field: str, value: object) -> Fraction:
+    """The number that ``value`` is written as: 0.1 is 1/10."""
+    if isinstance(value, bool) or not isinstance(value, int | float | Fraction):
+        raise InvalidField(field, f"needs a number, got {value!r}")
+    if not isinstance(value, float):
+        return Fraction(value)
+    if not math.isfinite(value):
+        raise InvalidField(field, f"needs a finite number, got {value!r}")
+    return Fraction(repr(float(value)))
+
+
+def whole(field: str, value: object, least: int) -> int:
+    """``value`` as a whole number from ``least``; else InvalidField naming the field."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidField(field, f"needs a whole number from {least}, got {value!r}")
+    return value
+
+
+def _first(policy: Retry) -> Fraction:
+    """The bound of the first wait in seconds, where the cap is not below it."""
+    first = policy.initial if policy.first_window is None else policy.first_window
+    return _exact("initial", first)
+
+
+def _window(policy: Retry, attempt: int) -> tuple[Fraction, Fraction]:
+    """``policy.window(attempt)`` as fractions of seconds."""
+    doubled = _first(policy) * 2 ** min(attempt - 1, _ALL_DOUBLINGS)
+    top = min(_exact("cap", policy.cap), doubled)
+    match policy.jitter:
+        case Jitter.FULL:
+            low, high = Fraction(0), top
+        case Jitter.EQUAL:
+            low, high = top / 2, top
+        case Jitter.NONE:
+            low, high = top, top
+        case Jitter.ADDITIVE:
+            low, high = top, top + 1
+        case _:
+            raise InvalidField(
+                "jitter",
+                "decorrelated waits depend on each other and have no closed form: sample them",
+            )
+    floor = _exact("floor", policy.floor)
+    return max(low, floor), max(high, floor)
+
+
+def _windows(policy: Retry, waits: int) -> Counter[tuple[Fraction, Fraction]]:
+    """The windows of the first ``waits`` waits, each with how often it occurs."""
+    whole("waits", waits, 0)
+    cap, top = _exact("cap", policy.cap), _first(policy)
+    found = Counter[tuple[Fraction, Fraction]]()
+    for attempt in range(1, waits + 1):
+        if top >= cap:
+            # From here on all windows are the same.
+            found[_window(policy, attempt)] += waits - attempt + 1
+            break
+        found[_window(policy, attempt)] += 1
+        top *= 2
+    return found
+
+
+def moments(policy: Retry, waits: int) -> Moments:
+    """Mean, variance and maximum of the total of the first ``waits`` waits.
+
+    A wait uniform on (low, high) has mean (low + high) / 2 and variance (high - low)^2 / 12; the
+    sum of full-jitter waits is symmetric, so that its median too is half its maximum.
+    Raises InvalidField for a negative count and for decorrelated jitter.
+    """
+    mean = variance = maximum = Fraction(0)
+    for (low, high), times in _windows(policy, waits).items():
+        mean += times * (low + high) / 2
+        variance += times * (high - low) ** 2 / 12
+        maximum += times * high
+    return Moments(mean, variance, maximum)
+
+
+# --- the law of the total ----------------------------------------------------------------
+
+
+#: (width, how many windows have it), by width, smallest first; widths are whole numbers.
+_Groups = tuple[tuple[int, int], ...]
+
+
+@lru_cache(maxsize=4096)
+def _signed_powers(groups: _Groups, orders: int) -> tuple[int, ...]:
+    """For r = 0 … ``orders``: the sum over all subsets I of (-1)^|I| * (sum of I)^r.
+
+    One more width c takes from each subset's power that of the subset with c in it.
+    """
+    if not groups:
+        return (1, *[0] * orders)
+    *others, (width, times) = groups
+    rest = (*others, (width, times - 1)) if times > 1 else tuple(others)
+    known, powers = _signed_powers(rest, orders), [width**r for r in range(orders + 1)]
+    return tuple(
+        -sum(math.comb(r, s) * powers[r - s] * known[s] for s in range(r) if known[s])
+        for r in range(orders + 1)
+    )
+
+
+def _signed_sum(groups: _Groups, n: int, over: int, under: int) -> int:
+    """under^n * the sum over all subsets I of (-1)^|I| * max(0, x - sum of I)^n, x = over / under.
+
+    The subsets are taken apart at the largest width: with j of its equal windows in them, or
+    without. Where x is above all that is left, the maximum is idle and the sum a polynomial in x
+    with known coefficients; where x is below zero there is nothing. With windows that double, at
+    most one branch is neither, so that the 2^n terms are never written out.
+    """
+    if over <= 0:
+        return 0
+    if over >= under * sum(width * times for width, times in groups):
+        # Orders in sixteens: then other numbers of waits ask for the same ones.
+        known = _signed_powers(groups, -(-n // 16) * 16)
+        return sum(
+            math.comb(n, r) * over ** (n - r) * (-under) ** r * known[r]
+            for r in range(n + 1)
+            if known[r]
+        )
+    *others, (width, times) = groups
+    return sum(
+        (-1) ** taken
+        * math.comb(times, taken)
+        * _signed_sum(tuple(others), n, over - taken * width * under, under)
+        for taken in range(times + 1)
+    )
+
+
+@lru_cache(maxsize=4096)
+def _at_most(widths: tuple[tuple[Fraction, int], ...], x: Fraction) -> Fraction:
+    """P(sum of uniforms on (0, width) <= x), by the formula at the top of this module."""
+    # The law does not change with the unit of time: in this one the widths are whole.
+    unit = math.lcm(*(width.denominator for width, _ in widths))
+    groups = tuple((int(width * unit), times) for width, times in widths)
+    over, under = (x * unit).as_integer_ratio()
+    n = sum(times for _, times in groups)
+    if over >= under * sum(width * times for width, times in groups):
+        return Fraction(1)
+    volume = math.factorial(n) * math.prod(width**times for width, times in groups)
+    return Fraction(_signed_sum(groups, n, over, under), under**n * volume)
+
+
+def _total(policy: Retry, waits: int, x: Fraction, *, below: bool = False) -> Fraction:
+    """P(S <= x), or with ``below`` P(S < x), which differs only where no wait is random."""
+    widths = Counter[Fraction]()
+    for (low, high), times in _windows(policy, waits).items():
+        x -= times * low
+        if high > low:
+            widths[high - low] += times
+    if not widths:
+        return Fraction(x > 0 if below else x >= 0)
+    return _at_most(tuple(sorted(widths.items())), x)
+
+
+def total_at_most(policy: Retry, waits: int, seconds: float | Fraction) -> Fraction:
+    """P(the first ``waits`` waits together take at most ``seconds``), exact.
+
+    Raises InvalidField for a negative count and for decorrelated jitter.
+    """
+    return _total(policy, waits, _exact("seconds", seconds))
+
+
+def exceeds(policy: Retry, waits: int, deadline: float | Fraction) -> Fraction:
+    """P(the first ``waits`` waits together take more than ``deadline`` seconds), exact."""
+    return 1 - _total(policy, waits, _exact("deadline", deadline))
+
+
+def exceeds_one(policy: Retry, attempt: int, remaining: float | Fraction) -> Fraction:
+    """P(the wait after failed attempt ``attempt`` is longer than ``remaining`` seconds), exact.
+
+    For full jitter with a window of c seconds that is max(0, 1 - remaining / c).
+    """
+    low, high = _window(policy, whole("attempt", attempt, 1))
+    left = _exact("remaining", remaining)
+    if left < low:
+        return Fraction(1)
+    return Fraction(0) if left >= high else (high - left) / (high - low)
+
+
+# --- how many attempts, how long ----------------------------------------------------------
+
+
+def attempts_that_fit(
+    policy: Retry, deadline: float | Fraction, attempt_seconds: float | Fraction = 0.0
+) -> tuple[Fraction, ...]:
+    """P(N >= k) for k = 1 … ``policy.attempts``, where every attempt fails: exact.
+
+    An attempt takes a = ``attempt_seconds``; a wait is begun only if it leaves more than the
+    reserve before the deadline. The reserve is the policy's own, and one attempt at least. Then
+    P(N >= k + 1) = P(S_k < deadline - k * a - reserve). The first attempt is always made.
+    With ``last_chance``, attempt k + 1 is made if attempt k was and left more than the reserve.
+    """
+    end, attempt = _exact("deadline", deadline), _exact("attempt_seconds", attempt_seconds)
+    if attempt < 0:
+        raise InvalidField("attempt_seconds", f"needs a time, got {attempt_seconds!r}")
+    reserve = max(attempt, _exact("reserve", policy.reserve))
+    own = 1 if policy.last_chance else 0
+    return tuple(
+        Fraction(1) if k == 0 else _total(policy, k - own, end - k * attempt - reserve, below=True)
+        for k in range(policy.attempts)
+    )
+
+
+def expected_attempts(
+    policy: Retry, deadline: float | Fraction, attempt_seconds: float | Fraction = 0.0
+) -> Fraction:
+    """The mean number of attempts under ``attempts_that_fit``: the sum of its P(N >= k)."""
+    return sum(attempts_that_fit(policy, deadline, attempt_seconds), Fraction(0))
+
+
+def wait_until_success(policy: Retry, failing: float | Fraction) -> Fraction | float:
+    """The mean total wait until an attempt succeeds, in seconds, attempts and time unlimited.
+
+    ``failing``: the probability that an attempt fails, each by itself. Wait n is made with
+    probability failing^n, so the mean is a geometric sum up to the cap and one in closed form
+    from there on; infinite only where every attempt fails. (Without a cap it would be infinite
+    from one half on, since the waits double.)
+    Raises InvalidField for a share outside [0, 1] and for decorrelated jitter.
+    """
+    share = _exact("failing", failing)
+    if not 0 <= share <= 1:
+        raise InvalidField("failing", f"needs a probability, got {failing!r}")
+    at_the_cap = sum(_window(policy, _ALL_DOUBLINGS + 1)) / 2
+    if share == 1:
+        return math.inf
+    cap, top = _exact("cap", policy.cap), _first(policy)
+    attempt, reached, mean = 1, share, Fraction(0)
+    while top < cap:
+        mean += reached * sum(_window(policy, attempt)) / 2
+        attempt, reached, top = attempt + 1, reached * share, top * 2
+    return mean + at_the_cap * reached / (1 - share)
+
+
+# --- drawing ------------------------------------------------------------------------------
+
+
+def draw_waits(policy: Retry, waits: int, rng: Generator) -> list[float]:
+    """The first ``waits`` waits of one client in seconds, drawn by the runtime's ``Retry.wait``."""
+    drawn: list[float] = []
+    for attempt in range(1, whole("waits", waits, 0) + 1):
+        drawn.append(policy.wait(attempt, rng.random(), drawn[-1] if drawn else None))
+    return drawn
+
+
+class Waits:
+    """``Retry.wait`` for many clients at once."""
+
+    def __init__(self, policy: Retry) -> None:
+        self._policy = policy
+        ends = [policy.window(attempt) for attempt in range(1, self._last_window() + 1)]
+        self._low, self._high = np.array(ends).T
+
+    def _last_window(self) -> int:
+        """The first attempt whose window is at the cap: all later ones have the same."""
+        attempt = 1
+        while self._policy.bound(attempt) < self._policy.cap:
+            attempt += 1
+        return attempt
+
+    def after(self, attempts: Whole | int, draws: Floats, previous: Floats | None) -> Floats:
+        """The waits after failed attempts ``attempts`` (from 1), in seconds.
+
+        Shapes: all alike, one element for each client; ``previous`` are the waits before, which
+        only decorrelated jitter needs, and None at first. The same arithmetic in the same order
+        as ``Retry.wait``, so that one draw gives one wait, to the last bit.
+        """
+        policy = self._policy
+        if policy.jitter == Jitter.DECORRELATED:
+            before = policy.initial if previous is None else previous
+            widest = np.maximum(policy.initial, 3 * before)
+            drawn = np.minimum(policy.cap, policy.initial + draws * (widest - policy.initial))
+            return np.maximum(drawn, policy.floor)
+        row = np.minimum(attempts, len(self._low)) - 1
+        low = self._low[row]
+        waits: Floats = low + draws * (self._high[row] - low)
+        return waits
+
+
+def sample_waits(policy: Retry, waits: int, samples: int, seed: int) -> Floats:
+    """Waits in seconds of many clients: shape (samples, waits), any jitter, by ``seed``."""
+    shape = (whole("samples", samples, 0), whole("waits", waits, 0))
+    draws = np.random.default_rng(seed).random(shape)
+    many = Waits(policy)
+    previous: Floats | None = None
+    for column in range(waits):
+        previous = draws[:, column] = many.after(column + 1, draws[:, column], previous)
+    return draws
+
+
+# --- what to do with a wait that does not fit ---------------------------------------------
+
+#: Each rule, and what it does with a drawn wait that does not fit before the deadline.
+DEADLINE_RULES: Final = {
+    "stop": "stop at once if wait + one attempt would reach the deadline",
+    "stop_noreserve": "stop at once if the wait alone would reach the deadline",
+    "last_chance": "one final attempt, at a random moment that still leaves time for it",
+    "clamp_reserve": "wait as long as still leaves one attempt's time",
+    "clamp": "wait exactly until the deadline",
+    "truncate": "draw every wait from what is left of the window before the deadline",
+    "overshoot": "look at the deadline only before a wait is begun",
+}
+
+
+@dataclass(frozen=True)
+class DeadlineRule:
+    """What one rule does to a crowd; all but ``success`` in an outage without an end.
+
+    ``attempts``: mean of each client. ``give_up``: mean moment of the end, seconds.
+    ``past_deadline``: share of clients whose last attempt ends after the deadline.
+    ``busiest``: the largest share of clients that start in one 50 ms bin later than 2 s.
+    ``success``: share that succeeds if the outage ends at a moment uniform in (0, deadline) and
+    an attempt counts if it starts after that and ends by the deadline (overshoot: whenever).
+    ``attempts_deviation`` and ``give_up_deviation``: standard deviations over clients.
+    """
+
+    rule: str
+    attempts: float
+    give_up: float
+    past_deadline: float
+    busiest: float
+    success: float
+    attempts_deviation: float
+    give_up_deviation: float
+
+
+def deadline_policies(
+    policy: Retry = Retry(0.5, 8.0, 64),  # noqa: B008 - frozen
+    deadline: float = 10.0,
+    attempt_seconds: float = 0.2,
+    *,
+    clients: int = 200_000,
+    seed: int = 0,
+    rules: Sequence[str] = tuple(DEADLINE_RULES),
+) -> tuple[DeadlineRule, ...]:
+    """Simulate what libraries do with a wait that does not fit, one row for each rule.
+
+    Every client starts at 0, attempts take ``attempt_seconds`` and fail; an attempt still under
+    way at the deadline is cut off there, except with 'overshoot'. ``policy.attempts`` holds (64
+    is no limit here). Rules and numbers: the module's reference table, data/README.md.
+    Raises InvalidField for an unknown rule and for numbers out of range.
+    """
+    whole("clients", clients, 1)
+    ahead("deadline", deadline)
+    ahead("attempt_seconds", attempt_seconds)
+    for rule in rules:
+        if rule not in DEADLINE_RULES:
+            raise InvalidField("rules", f"one of {', '.join(DEADLINE_RULES)}; got {rule!r}")
+    return tuple(
+        _Outage(policy, deadline, attempt_seconds, rule, clients).play(np.random.default_rng(seed))
+        for rule in rules
+    )
+
+
+class _Outage:
+    """One rule's clients against a service that never answers."""
+
+    #: Width of a bin, and the moment from which bins are looked at, in seconds.
+    BIN: Final = 0.05
+    FROM: Final = 2.0
+
+    def __init__(
+        self, policy: Retry, deadline: float, attempt_seconds: float, rule: str, clients: int
+    ) -> None:
+        self._policy, self._rule = policy, rule
+        self._deadline, self._attempt = deadline, attempt_seconds
+        self._reserve = max(policy.reserve, attempt_seconds)
+        self._made = np.ones(clients)
+        self._ended = self._end(np.zeros(clients))
+        # The last start so far at which an attempt could still succeed.
+        self._useful = np.zeros(clients)
+        longest = deadline + max(policy.cap + 1.0, policy.floor)
+        self._bins = np.zeros(int(longest / self.BIN) + 2, dtype=np.int64)
+
+    def play(self, rng: np.random.Generator) -> DeadlineRule:
+        """Let every client retry until its rule or its policy ends it."""
+        waits, going = Waits(self._policy), np.arange(len(self._made))
+        previous: Floats | None = None
+        for attempt in range(1, self._policy.attempts):
+            wanted = waits.after(attempt, rng.random(len(going)), previous)
+            starts, goes, last = self._starts(attempt, going, wanted, rng.random(len(going)))
+            self._start(going[goes], starts[goes])
+            again = goes & ~last
+            going, previous = going[again], wanted[again]
+            if not len(going):
+                break
+        return self._row()
+
+    def _starts(
+        self, attempt: int, going: Whole, wanted: Floats, draws: Floats
+    ) -> tuple[Floats, Bools, Bools]:
+        """When the next attempts start, which of them are made, and which of those are the last."""
+        now = self._ended[going]
+        left = self._deadline - now
+        room = left - self._reserve
+        starts, never = now + wanted, np.zeros(len(going), dtype=np.bool_)
+        match self._rule:
+            case "stop":
+                return starts, wanted < room, never
+            case "stop_noreserve":
+                return starts, wanted < left, never
+            case "last_chance":
+                fits = wanted < room
+                return np.where(fits, starts, now + draws * room), room > 0, ~fits
+            case "clamp_reserve":
+                latest = self._deadline - self._reserve
+                return np.where(wanted < room, starts, latest), room > 0, never
+            case "clamp":
+                return np.where(wanted < left, starts, self._deadline), left > 0, never
+            case "truncate":
+                window = np.minimum(self._policy.bound(attempt), room)
+                return now + draws * window, room > 0, never
+            case _:
+                return starts, left > 0, never
+
+    def _start(self, clients: Whole, starts: Floats) -> None:
+        self._made[clients] += 1
+        self._ended[clients] = self._end(starts)
+        in_time = starts <= self._deadline - self._attempt
+        if self._rule == "overshoot":
+            in_time[:] = True
+        self._useful[clients[in_time]] = np.minimum(starts[in_time], self._deadline)
+        late = starts[starts > self.FROM]
+        self._bins += np.bincount((late / self.BIN).astype(np.int64), minlength=len(self._bins))
+
+    def _end(self, starts: Floats) -> Floats:
+        """When attempts end that begin at ``starts``; all but one rule cut them off."""
+        ends: Floats = starts + self._attempt
+        return ends if self._rule == "overshoot" else np.minimum(ends, self._deadline)
+
+    def _row(self) -> DeadlineRule:
+        made, ended = self._made, self._ended
+        return DeadlineRule(
+            rule=self._rule,
+            attempts=float(made.mean()),
+            give_up=float(ended.mean()),
+            past_deadline=float((ended > self._deadline).mean()),
+            busiest=float(self._bins.max() / len(made)),
+            # The outage ends before the last useful start: of (0, deadline) that is this share.
+            success=float(self._useful.mean() / self._deadline),
+            attempts_deviation=float(made.std()),
+            give_up_deviation=float(ended.std()),
+        )
