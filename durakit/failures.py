@@ -11,10 +11,13 @@ import sys
 from dataclasses import dataclass
 from datetime import UTC
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 from durakit.deadline import LONGEST
 from durakit.errors import DeadlineExceeded, Infeasible, NotExecuted
+
+
+E = TypeVar("E", bound=BaseException)
 
 
 class FailureKind(StrEnum):
@@ -52,7 +55,13 @@ STATUS_KINDS: dict[int, FailureKind] = {
 
 #: Names of 409 answers that mean 'the first request is still running': try again later.
 IN_PROGRESS_NAMES = frozenset(
-    {"concurrent_idempotent_requests", "idempotency_key_in_use", "in_progress"}
+    {
+        "A request is outstanding for this Idempotency-Key",
+        "api.concurrent_idempotent_request",
+        "concurrent_idempotent_requests",
+        "idempotency_key_in_use",
+        "in_progress",
+    }
 )
 
 #: httpx errors raised before any byte of the request can have been acted on.
@@ -66,57 +75,140 @@ def classify(error: Exception, *, effect: bool, now: float) -> Failure:
     not prove the contrary is *unknown*; if not, what is unknown is simply transient. ``now``
     is wall time, for a Retry-After date. Total: every exception gets a kind.
     """
+    error = _real_cause(error)
     kind, reason, retry_after = _judge(error, now)
     if kind is FailureKind.UNKNOWN and not effect:
         kind = FailureKind.TRANSIENT if _looks_passing(error) else FailureKind.PERMANENT
     return Failure(kind, reason, retry_after)
 
 
+def _is(error: object, kind: type[E]) -> TypeGuard[E]:
+    """``isinstance`` without asking the object: its ``__class__`` may be anybody's property."""
+    return issubclass(type(error), kind)
+
+
+def _real_cause(error: Exception) -> Exception:
+    """The error, or what is below errors that only wrap another one."""
+    seen: set[int] = set()
+    while id(error) not in seen:
+        seen.add(id(error))
+        urllib = sys.modules.get("urllib.error")
+        inner: object = None
+        if _is(error, DeadlineExceeded):
+            # Of retries inside the tool: the last real cause says what may have happened.
+            inner = error.__cause__
+        elif urllib is not None and type(error) is urllib.URLError:
+            # urllib wraps what went wrong while it connected and sent; not what came later.
+            inner = _attribute(error, "reason")
+        if not _is(inner, Exception):
+            break
+        error = inner
+    return error
+
+
 def _judge(error: Exception, now: float) -> tuple[FailureKind, str, float | None]:
-    if isinstance(error, Infeasible):
+    if _is(error, Infeasible):
         return FailureKind.INFEASIBLE, f"infeasible: {error.missing}", None
-    if isinstance(error, DeadlineExceeded) and isinstance(error.__cause__, Exception):
-        # Of retries inside the tool: the last real cause says what may have happened.
-        return _judge(error.__cause__, now)
-    if isinstance(error, NotExecuted):
+    if _is(error, NotExecuted):
         kind = FailureKind.TRANSIENT if error.transient else FailureKind.PERMANENT
         retry_after = parse_retry_after(error.retry_after, now)
         return kind, "not executed, says the tool", retry_after
     status = _status(error)
     if status is not None:
         retry_after = _retry_after(error, now)
-        name = _attribute(error, "name")
-        if status == 409 and isinstance(name, str) and name in IN_PROGRESS_NAMES:
+        if status == 409 and _named(error) & IN_PROGRESS_NAMES:
             return FailureKind.TRANSIENT, "status 409, in progress", retry_after
         default = FailureKind.PERMANENT if 400 <= status < 500 else FailureKind.UNKNOWN
         return STATUS_KINDS.get(status, default), f"status {status}", retry_after
-    if isinstance(error, ConnectionRefusedError):
+    smtp = _smtp_code(error)
+    if smtp is not None:
+        # RFC 5321 §4.2.1: after a 4xx or 5xx reply the server has not taken the mail.
+        kind = FailureKind.TRANSIENT if smtp < 500 else FailureKind.PERMANENT
+        return kind, f"SMTP reply {smtp}", None
+    if _is(error, ConnectionRefusedError):
         return FailureKind.TRANSIENT, "connection refused", None
     # Looked up, not imported: a tool that raises httpx errors has imported httpx itself.
     httpx = sys.modules.get("httpx")
-    if httpx is not None and isinstance(error, httpx.TransportError):
+    if httpx is not None and _is(error, httpx.TransportError):
         names = {base.__name__ for base in type(error).__mro__}
         if "UnsupportedProtocol" in names:
             return FailureKind.PERMANENT, "httpx UnsupportedProtocol: not sent", None
         if names & _HTTPX_NOT_SENT:
             return FailureKind.TRANSIENT, f"httpx {type(error).__name__}: not sent", None
         return FailureKind.UNKNOWN, f"httpx {type(error).__name__}: no answer", None
+    if _not_sent_by_requests(error):
+        return FailureKind.TRANSIENT, "requests: no connection, not sent", None
+    ssl = sys.modules.get("ssl")
+    if ssl is not None and _is(error, ssl.SSLCertVerificationError):
+        return FailureKind.PERMANENT, "the certificate does not verify: not sent", None
     socket = sys.modules.get("socket")
-    if socket is not None and isinstance(error, socket.gaierror):
+    if socket is not None and _is(error, socket.gaierror):
         return FailureKind.TRANSIENT, "name not resolved: not sent", None
-    if isinstance(error, TimeoutError):
+    if _is(error, TimeoutError):
         return FailureKind.UNKNOWN, "no answer in time", None
     return FailureKind.UNKNOWN, f"{type(error).__name__}: no proof that nothing happened", None
 
 
+#: OSErrors that will be the same the next time.
+_LASTING = (
+    FileNotFoundError,
+    FileExistsError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
+#: Statuses from 500 on that will be the same the next time.
+_LASTING_STATUSES = frozenset({501, 505})
+
+
 def _looks_passing(error: Exception) -> bool:
     """Without an outside effect: may the same request succeed later?"""
-    httpx, subprocess = sys.modules.get("httpx"), sys.modules.get("subprocess")
-    if httpx is not None and isinstance(error, httpx.TransportError):
+    status = _status(error)
+    if status is not None:
+        return status == 408 or (status >= 500 and status not in _LASTING_STATUSES)
+    modules = sys.modules
+    if "httpx" in modules and _is(error, modules["httpx"].TransportError):
         return True
-    if subprocess is not None and isinstance(error, subprocess.TimeoutExpired):
+    if "subprocess" in modules and _is(error, modules["subprocess"].TimeoutExpired):
         return True
-    return isinstance(error, OSError) or _status(error) is not None
+    if "http.client" in modules and _is(error, modules["http.client"].HTTPException):
+        return True
+    if "sqlite3" in modules and _is(error, modules["sqlite3"].Error):
+        code = _attribute(error, "sqlite_errorcode")
+        return type(code) is int and code & 0xFF in (5, 6)  # SQLITE_BUSY, SQLITE_LOCKED
+    # What requests raises for a URL that it cannot use is a ValueError and an OSError.
+    return _is(error, OSError) and not issubclass(type(error), (*_LASTING, ValueError))
+
+
+def _named(error: Exception) -> frozenset[str]:
+    """The names that clients give an answer: ours, Resend's and Stripe's."""
+    found = (_attribute(error, name) for name in ("name", "error_type", "code"))
+    return frozenset(str(name) for name in found if isinstance(name, str))
+
+
+def _smtp_code(error: Exception) -> int | None:
+    smtplib = sys.modules.get("smtplib")
+    if smtplib is None:
+        return None
+    codes: list[Any] = []
+    if _is(error, smtplib.SMTPResponseException):
+        codes = [_attribute(error, "smtp_code")]
+    elif _is(error, smtplib.SMTPRecipientsRefused):  # all of them, else it is not raised
+        codes = [answer[0] for answer in error.recipients.values()]
+    good = [code for code in codes if type(code) is int and 400 <= code < 600]
+    return min(good) if good and len(good) == len(codes) else None
+
+
+def _not_sent_by_requests(error: Exception) -> bool:
+    requests, urllib3 = sys.modules.get("requests"), sys.modules.get("urllib3")
+    if requests is None or urllib3 is None:
+        return False
+    if _is(error, requests.exceptions.ConnectTimeout):
+        return True
+    if not _is(error, requests.exceptions.ConnectionError):
+        return False
+    inner = error.args[0] if error.args else None
+    return _is(_attribute(inner, "reason"), urllib3.exceptions.NewConnectionError)
 
 
 def _attribute(holder: object, name: str) -> Any:

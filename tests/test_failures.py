@@ -393,7 +393,8 @@ def test_every_status_gets_a_kind_that_no_other_way_of_carrying_it_changes(statu
     kinds.add(classify(carrier, effect=effect, now=NOW).kind)
     assert len(kinds) == 1
     if status not in STATUS_KINDS and not 400 <= status < 500:
-        assert kinds == {UNKNOWN if effect else TRANSIENT}
+        lasting = status < 500 or status in (501, 505)
+        assert kinds == {UNKNOWN if effect else PERMANENT if lasting else TRANSIENT}
 
 
 class Hostile(Exception):

@@ -17,6 +17,7 @@ are white in every theme. Figures are made without pyplot, so none stays in memo
 from __future__ import annotations
 
 import base64
+import functools
 import io
 import warnings
 from collections.abc import Callable, Sequence
@@ -80,8 +81,9 @@ class Plot:
         """Return the alternative text and the numbers."""
         return Table(self.alt, self.rows).text()
 
-    def png(self) -> bytes:
-        """Return the picture."""
+    @functools.cached_property
+    def _png(self) -> bytes:
+        """The picture, drawn once: a cell shows it twice, and drawing takes its time."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - as above
 
         file = io.BytesIO()
@@ -93,6 +95,10 @@ class Plot:
             warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
             figure.savefig(file, format="png", dpi=_DOTS_PER_INCH)
         return file.getvalue()
+
+    def png(self) -> bytes:
+        """Return the picture."""
+        return self._png
 
     def html(self) -> str:
         """Return the picture with its alternative text, and the numbers folded below it."""
