@@ -16,7 +16,6 @@ from typing import Any, TypeGuard, TypeVar
 from durakit.deadline import LONGEST
 from durakit.errors import DeadlineExceeded, Infeasible, NotExecuted
 
-
 E = TypeVar("E", bound=BaseException)
 
 

@@ -23,15 +23,11 @@ ways to end without an attempt (replay, refuse, park). The rules that the code b
 
 from __future__ import annotations
 
-import copy
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from durakit import protocol, values
-from durakit.clock import Clock
 from durakit.deadline import Limit, narrow
 from durakit.define import Found, Tool
 from durakit.drive import Drive
@@ -42,11 +38,11 @@ from durakit.errors import (
     DamagedFile,
     DeadlineExceeded,
     NotExecuted,
-    Stop,
     StoreStopped,
     Suspended,
 )
-from durakit.failures import Failure, FailureKind, classify
+from durakit.exchange import Attempted, Exchange
+from durakit.failures import Failure, FailureKind
 from durakit.protocol import (
     Compensate,
     Effect,
@@ -62,7 +58,6 @@ from durakit.protocol import (
     Status,
     Wait,
 )
-from durakit.retrying import Layer
 from durakit.slots import (
     Past,
     concludes,
@@ -70,7 +65,6 @@ from durakit.slots import (
     in_one_line,
     past_of,
     reply_payload,
-    reply_text,
     short,
     tokens_left,
 )
@@ -84,46 +78,9 @@ POLL = 0.05
 #: A wait that is asked for again must move every clock, one that counts microseconds too.
 LEAST_WAIT = 0.001
 
-#: How long (seconds) a service is listened to that is asked to give an attempt up.
-LONGEST_ASKING = 5.0
-
 #: How often a reply is offered to a store that refuses it, and the pause between (seconds).
 SAVE_TRIES = 3
 SAVE_PAUSE = 0.05
-
-
-@dataclass(eq=False, repr=False)
-class Attempted:
-    """How one attempt ended."""
-
-    value: Any = None
-    error: Exception | None = None
-    failure: Failure | None = None
-    cancel: str | None = None
-    """what came of asking the service to give it up"""
-    fired: Limit | None = None
-    """the limit that had passed when it ended"""
-
-
-class CallHandle:
-    """What the tool sees of its own call; see ``durakit.define.Call``."""
-
-    __slots__ = ("_clock", "_ends", "attempt", "fence", "key")
-
-    def __init__(
-        self, key: str, attempt: int, fence: int, clock: Clock, ends: float | None
-    ) -> None:
-        self.key = key
-        self.attempt = attempt
-        self.fence = fence
-        self._clock = clock
-        self._ends = ends
-
-    def remaining(self) -> float | None:
-        """Seconds left for this attempt, never below zero; None without a limit."""
-        if self._ends is None:
-            return None
-        return max(0.0, round(self._ends - self._clock.monotonic(), 6))
 
 
 class Operation:
@@ -147,6 +104,7 @@ class Operation:
         self.kwargs = kwargs
         self.arguments = arguments
         self.occurrence = occurrence
+        self.exchange = Exchange(drive, tool, key, args, kwargs, occurrence)
         self.row: OperationRow | None = None
         #: this run's journal holds an intent of it
         self.ours = False
@@ -376,7 +334,14 @@ class Operation:
         self.ours, self.inherited = True, False
         self.resent = self.resent or decision.event is Event.RESEND
         self.drive.reach(tool.name, "intent_saved", self.occurrence, attempt)
-        attempted = self._send(attempt, limit)
+        inner = self.past.inner_retries
+        attempted = self.exchange.send(
+            attempt, limit,
+            has_effect=self._contract().effect is not Effect.NONE,
+            retries=tool.policy.attempts - attempt - inner,
+        )  # fmt: skip
+        self.past = replace(self.past, inner_retries=inner + attempted.inner_retries)
+        self.last_error = attempted.error or self.last_error
         if attempted.failure is None or attempted.failure.kind is not FailureKind.UNKNOWN:
             self.drive.reach(tool.name, "reply_received", self.occurrence, attempt)
         return attempted
@@ -418,103 +383,6 @@ class Operation:
             return parent
         return narrow(parent, "call", self.tool.name, self.tool.timeout, now)
 
-    def _send(self, attempt: int, limit: Limit | None) -> Attempted:
-        """Run the tool's function, at most until ``limit`` where the tool has a timeout."""
-        tool, clock = self.tool, self.drive.clock
-        ends = None if limit is None else limit.ends
-        handle = CallHandle(self.key, attempt, self.drive.lease.token, clock, ends)
-        if self.drive.watched:
-            self.drive.incarnation.busy = (tool.name, self.occurrence, attempt)
-
-        # A copy for each attempt: what a tool does to its arguments reaches neither the next
-        # attempt (same key, same content) nor the workflow (a replay would not see it).
-        args, kwargs = copied(self.args), self.kwargs and copy.deepcopy(self.kwargs)
-        # What the tool retries by itself inside counts, so that layers do not multiply.
-        retries = max(0, tool.policy.attempts - attempt - self.past.inner_retries)
-        layer = Layer(retries, clock, ends, self.drive.around.rng)
-
-        def work() -> Any:
-            return layer.run(tool.function, handle, *args, **kwargs)
-
-        began = clock.monotonic()
-        abandoned: Abandoned | None = None
-        value: Any = None
-        error: Exception | None = None
-        try:
-            what = f"tool {tool.name}"
-            abandoned, value = self._bounded(what, work, ends, attempt=True)
-        except Exception as raised:  # noqa: BLE001 - whatever a tool raises is judged
-            error = raised
-        except BaseException as interrupt:
-            if not isinstance(interrupt, Stop):
-                self._ask_to_cancel(attempt)  # whoever interrupts us does not want it any more
-            raise
-        if self.drive.incarnation.dead is not None:
-            self.drive.stop(self.drive.incarnation.dead)
-        over = tool.timeout is not None and ends is not None and clock.monotonic() > ends
-        if abandoned is None and over and error is None:
-            # Without a thread of its own the tool could not be left at its limit; its reply
-            # is treated as what it is: one that came too late, and evidence.
-            abandoned = Abandoned.finished(value, partial(reply_text, tool))
-        inner = self.past.inner_retries + layer.used
-        self.past = replace(self.past, inner_retries=inner)
-        if abandoned is not None:
-            self.drive.around.workers.abandon(self._identity(), abandoned)
-            took = clock.monotonic() - began
-            return self._timed_out(limit, took, self._ask_to_cancel(attempt))
-        if error is None:
-            return Attempted(value)
-        self.last_error = error
-        judged = classify(
-            error, effect=self._contract().effect is not Effect.NONE, now=self.drive.clock.now()
-        )
-        # It has seen its limit fire itself, and told nothing of what the service did.
-        left = over and judged.kind is FailureKind.UNKNOWN
-        asked = self._ask_to_cancel(attempt) if left else None
-        fired = limit if limit is not None and clock.monotonic() >= limit.ends else None
-        return Attempted(None, error, judged, asked, fired)
-
-    def _bounded(
-        self,
-        inside: str,
-        work: Callable[[], Any],
-        ends: float | None,
-        *,
-        attempt: bool,
-    ) -> tuple[Abandoned | None, Any]:
-        """Run the tool or its probe: (None, value), or (the job, None) once ``ends`` has passed.
-
-        A tool with a limit runs on a thread of its own, where it can be left; any other, and
-        every tool on a virtual clock, in this one. Raises what ``work`` raised.
-        """
-        self.drive.inside = inside
-        try:
-            if self.tool.timeout is None or self.drive.clock.kind != "system":
-                return None, work()
-            assert ends is not None
-            left = max(0.0, ends - self.drive.clock.monotonic())
-            job = Abandoned(work, self.drive.incarnation, dump=partial(reply_text, self.tool))
-            return self.drive.around.workers.run(job, left, self._identity() if attempt else None)
-        finally:
-            self.drive.inside = None
-
-    def _ask_to_cancel(self, attempt: int) -> str | None:
-        """Ask the service to give an attempt up, where the tool can; what came of the asking.
-
-        A wish and no proof: the outcome stays what it was.
-        """
-        cancel, clock = self.tool.cancel, self.drive.clock
-        if cancel is None:
-            return None
-        ends = clock.monotonic() + min(LONGEST_ASKING, self.tool.timeout or LONGEST_ASKING)
-        handle = CallHandle(self.key, attempt, self.drive.lease.token, clock, ends)
-        try:
-            what = f"cancel of {self.tool.name}"
-            left, _ = self._bounded(what, lambda: cancel(handle), ends, attempt=False)
-        except Exception as error:  # noqa: BLE001 - it changes nothing
-            return f"requested; {in_one_line(error)}"
-        return "requested" if left is None else "requested; no answer"
-
     def _cancel_outside(self) -> None:
         """The run is to stop: its service is asked, once, to give an unknown operation up."""
         if (
@@ -522,24 +390,12 @@ class Operation:
             or self.row is None or not self.ours or not self._unresolved()
         ):  # fmt: skip
             return
-        answer = self._ask_to_cancel(self.row.attempts)
+        answer = self.exchange.ask_to_cancel(self.row.attempts)
         self.past = replace(self.past, cancel_asked=True)
         self.drive.append(
             "cancel_asked", step=self.tool.name, key=self.key, attempt=self.row.attempts,
             payload=compact({"cancel": answer}),
         )  # fmt: skip
-
-    def _timed_out(self, limit: Limit | None, took: float, cancel: str | None) -> Attempted:
-        assert limit is not None
-        error = DeadlineExceeded(
-            limit.level, limit.name, f"{self.tool.name} gave no reply within {took:.3g} s"
-        )
-        self.last_error = error
-        kind = FailureKind.UNKNOWN
-        if self._contract().effect is Effect.NONE:
-            kind = FailureKind.TRANSIENT
-        judged = Failure(kind, f"no reply before the {limit.level} limit")
-        return Attempted(None, error, judged, cancel, limit)
 
     def _save_reply(self, value: Any) -> Any:
         """A reply in memory is saved, deadline or not: the truth is never stopped."""
@@ -633,30 +489,11 @@ class Operation:
 
     def _ask(self) -> Found | protocol.Decision | None:
         """Probe, and save the answer: found; or what follows; or None to decide anew."""
-        assert self.tool.probe is not None
         assert self.row is not None
         asked = self._now()
         limit = self._attempt_limit()
-        ends = None if limit is None else limit.ends
-        handle = CallHandle(
-            self.key, self.row.attempts, self.drive.lease.token, self.drive.clock, ends
-        )
         self.probes += 1
-        problem = None
-        probe = self.tool.probe
-        try:
-            what = f"probe of {self.tool.name}"
-            left, answer = self._bounded(what, lambda: probe(handle), ends, attempt=False)
-            if left is not None:
-                answer, problem = Probed.STILL_UNKNOWN, "no answer before the limit"
-        except Exception as error:  # noqa: BLE001 - a probe that fails has told nothing
-            answer, problem = Probed.STILL_UNKNOWN, in_one_line(error)
-        if self.drive.incarnation.dead is not None:
-            self.drive.stop(self.drive.incarnation.dead)
-        if not isinstance(answer, Found | Probed):
-            kind = type(answer).__name__
-            problem = f"a probe answers Found(…), Absent or StillUnknown, and this one a {kind}"
-            answer = Probed.STILL_UNKNOWN
+        answer, problem = self.exchange.probe(self.row.attempts, limit)
         self.drive.reach(self.tool.name, "probe_answered", self.occurrence, self.row.attempts)
         record = self._record(self.row, self.drive.clock.now())
         probed = answer if isinstance(answer, Probed) else None
@@ -774,7 +611,7 @@ class Operation:
         """While an abandoned attempt is alive no further attempt starts: wait for it."""
         if not self.drive.around.workers.left_behind:
             return False
-        running = self.drive.around.workers.running(self._identity())
+        running = self.drive.around.workers.running(self.exchange.identity)
         if running is None:
             return False
         mono = self.drive.clock.monotonic()
@@ -790,7 +627,7 @@ class Operation:
         """An abandoned attempt that has meanwhile succeeded is evidence."""
         if not self.drive.around.workers.left_behind:
             return None
-        return self.drive.around.workers.late(self._identity())
+        return self.drive.around.workers.late(self.exchange.identity)
 
     def _save_late_reply(self, late: Abandoned) -> Any:
         payload, value = reply_payload(self.tool, late.value, {"basis": "late reply"})
@@ -799,9 +636,6 @@ class Operation:
 
     def _unresolved(self) -> bool:
         return self.row is not None and self.row.status in protocol.UNRESOLVED
-
-    def _identity(self) -> tuple[str, str, str, str]:
-        return (self.drive.store.name, self.drive.row.account, self.tool.name, self.key)
 
     def _conclude(self, kind: str, payload: str, event: Event) -> None:
         """Save what settles the operation; a store that hiccups is asked again."""
@@ -882,13 +716,3 @@ class Operation:
         )  # fmt: skip
         if not change.concludes:
             self._moved(change, now)
-
-
-_UNCHANGING = frozenset({str, int, float, bool, type(None)})
-
-
-def copied(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """``args``, and nothing in it shared; most arguments are values that cannot change."""
-    if all(type(value) in _UNCHANGING for value in args):
-        return args
-    return copy.deepcopy(args)

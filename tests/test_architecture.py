@@ -23,6 +23,7 @@ LAYERS = [
         "workers",
         "slots",
         "drive",
+        "exchange",
         "operation",
         "compensation",
         "driver",
