@@ -77,7 +77,7 @@ def test_a_machine_runs_to_its_end_and_saves_a_state_per_transition(rt, world):
 
 
 def test_every_crash_point_of_a_machine_is_safe(world):
-    """The sweep over a machine: simulated and killed, the ledger holds each letter once."""
+    """L001: the sweep over a machine, simulated and killed: the ledger holds each letter once."""
     report = dk.sweep(writer(world), START, world=world, deadline=600)
     assert report.safe, report.text()
     assert "checkpoint_saved" in {s.point for s in report.schedules}
@@ -119,7 +119,7 @@ def test_a_save_place_is_a_rule_over_two_states(rt, world):
 
 
 def test_an_unknown_call_parks_a_machine_too(rt, world):
-    """The state is at a defined boundary, and a person's word goes on from there."""
+    """L007: the state is at a defined boundary, and a person's word goes on from there."""
     world.plan = [Fault("reply_lost")]
     run = rt.run(writer(world, effect="opaque"), START, id="a")
     assert run.status == "needs_decision"

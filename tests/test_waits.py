@@ -43,7 +43,7 @@ def approval(world):
 
 
 def test_a_timer_waits_without_a_lease_and_ends_on_time(rt, world):
-    """Recovery before the time leaves it waiting; at the time it goes on."""
+    """Recovery before the time leaves it waiting; at the time it goes on (L029)."""
     run = rt.run(approval(world), id="a")
     assert run.status == "waiting"
     assert "2026-01-02" in run.reason
