@@ -415,7 +415,9 @@ def test_each_transcript_is_listed_with_its_source():
     names = agent.transcript_names()
     assert len(names) == 7
     for name in names:
-        (line,) = [row for row in readme.splitlines() if f"`transcripts/{name}.json`" in row]
+        (line,) = [
+            row for row in readme.splitlines() if row.startswith(f"| `transcripts/{name}.json`")
+        ]
         assert "made up" in line
         assert Transcript.load(name).name == name
 
