@@ -2,6 +2,7 @@
 
 import builtins
 import contextlib
+import functools
 import importlib.util
 import io
 import itertools
@@ -39,13 +40,15 @@ tool = load_tool()
 class Lesson:
     """One lesson by its file's name.
 
-    ``predictions``: how many guesses it asks for. ``answers``: the cells of its exercises.
+    ``facts``: what is shown beside each of its predictions, which its text explains.
+    ``answers``: the cells of its exercises. ``forks``: it makes a process of its own.
     """
 
     name: str
     title: str
-    predictions: int
+    facts: tuple[str, ...]
     answers: tuple[str, ...] = ("answer",)
+    forks: bool = False
 
     @property
     def number(self) -> str:
@@ -56,6 +59,11 @@ class Lesson:
     def path(self) -> Path:
         """The lesson as it ships."""
         return ROOT / "notebooks" / self.name
+
+    @property
+    def predictions(self) -> int:
+        """How many guesses it asks for."""
+        return len(self.facts)
 
     @property
     def solution_path(self) -> Path:
@@ -69,6 +77,44 @@ class Lesson:
     def guesses(self) -> list[str]:
         """Return the numbers of its predictions."""
         return [f"{self.number}.{n}" for n in range(1, self.predictions + 1)]
+
+
+TWO = ("answer", "answer2")
+
+#: Every lesson, by its number.
+LESSONS = {
+    lesson.number: lesson
+    for lesson in (
+        Lesson(
+            "01_twice_in_the_inbox.ipynb", "Twice in the inbox", ("2", "needs_decision", "1", "1")
+        ),
+        Lesson(
+            "02_crash_anywhere.ipynb", "Crash anywhere", ("7", "3", "3", "6"), forks=True
+        ),
+        Lesson(
+            "03_inside_a_checkpoint.ipynb", "Inside a checkpoint", ("2", "1", "1", "9", "0")
+        ),
+        Lesson(
+            "04_may_i_retry.ipynb", "May I retry?", ("3", "2", "transient", "1", "False", "2"),
+            ("sort", "answer"),
+        ),
+        Lesson(
+            "05_backoff_against_the_deadline.ipynb", "Backoff against the deadline",
+            ("4.0", "7.0", "before", "95", "4", "40"), TWO,
+        ),
+        Lesson(
+            "06_nested_budgets.ipynb", "Nested budgets", ("70", "5", "1", "1", "3", "0"), TWO
+        ),
+        Lesson(
+            "07_one_operation_one_key.ipynb", "One operation, one key",
+            ("2", "2", "4", "1", "409", "20", "2"), TWO,
+        ),
+        Lesson(
+            "08_resume_runs_code_again.ipynb", "Resume runs code again",
+            ("2", "1", "2", "1", "needs_decision"),
+        ),
+    )
+}  # fmt: skip
 
 
 def read(path: Path) -> NotebookNode:
@@ -94,8 +140,12 @@ def cell_of(notebook: NotebookNode, name: str) -> NotebookNode:
 # -- running it ------------------------------------------------------------------------------------
 
 
+@functools.cache
 def run_fresh(lesson: Lesson) -> NotebookNode:
-    """Run the lesson in a fresh kernel, within the time a lesson may take, leaving nothing."""
+    """Run the lesson in a fresh kernel, within the time a lesson may take, leaving nothing.
+
+    Once for all tests, which only look at it.
+    """
     notebook = lesson.read()
     before = sorted(path.name for path in lesson.path.parent.iterdir())
     assert tool.run(notebook, lesson.path.parent, limit=20.0) == []
@@ -246,26 +296,31 @@ def check_solution(lesson: Lesson) -> None:
             assert texts(cell) == texts(cell_of(notebook, cell.id))
 
 
-def check_learner(lesson: Lesson, folder: Path, guesses: tuple[str, ...], *answers: str) -> None:
-    """In my-lessons/ the guesses and passes are kept, with the ``answers`` put into the lesson."""
+def check_learner(lesson: Lesson, folder: Path) -> None:
+    """In my-lessons/ the guesses and passes are kept, with the worked answers put in."""
     copy = folder / "my-lessons"
     copy.mkdir()
-    notebook = lesson.read()
-    for number, guess in enumerate(guesses, start=1):
+    notebook, solution = lesson.read(), read(lesson.solution_path)
+    for number in range(1, lesson.predictions + 1):
         cell = cell_of(notebook, f"p{number}")
-        cell.source = cell.source.replace("...", guess)
-    for name, answer in zip(lesson.answers, answers, strict=True):
-        cell_of(notebook, name).source = answer
+        cell.source = cell.source.replace("...", str(number))
+    for name in lesson.answers:
+        asked, worked = cell_of(notebook, name), cell_of(solution, name).source
+        # What stands above a tool or workflow in the lesson's cell, the solution has elsewhere.
+        begins = re.match(r"@dk\.\w+", worked)
+        above = asked.source.split(begins[0])[0] if begins else ""
+        asked.source = above + worked
     assert tool.run(notebook, copy) == []
     kept = json.loads((copy / "progress.json").read_text())
-    given = [[json.loads(guess)] for guess in guesses]
+    given = [[number] for number in range(1, lesson.predictions + 1)]
     assert kept["predictions"] == dict(zip(lesson.guesses(), given, strict=True))
-    numbers = range(lesson.predictions + 1, lesson.predictions + 1 + len(answers))
+    first = lesson.predictions + 1
+    numbers = range(first, first + len(lesson.answers))
     assert kept["exercises"] == {
         f"{lesson.number}.{number}": {"state": "PASS", "tries": 0} for number in numbers
     }
     assert [path.name for path in copy.iterdir()] == ["progress.json"]
     (closing,) = texts(cell_of(notebook, "end"))
-    many, done = len(guesses), len(answers)
+    many, done = lesson.predictions, len(lesson.answers)
     told = f"{done} of {done} exercises passed, {many} of {many} predictions noted"
     assert told in closing

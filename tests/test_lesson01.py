@@ -12,7 +12,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 import durakit as dk
 from durakit.lab import lesson01
 
-HERE = checks.Lesson("01_twice_in_the_inbox.ipynb", "Twice in the inbox", predictions=4)
+HERE = checks.LESSONS["01"]
 LESSON = HERE.path
 SOLUTION = HERE.solution_path
 read = HERE.read
@@ -27,44 +27,7 @@ def fresh() -> NotebookNode:
 # -- its parts -------------------------------------------------------------------------------------
 
 
-def test_the_lesson_has_every_part_in_its_order() -> None:
-    """Title, goals, first cell, predictions, exercise, takeaway, terms, closing mark."""
-    checks.check_parts(HERE)
-
-
-def test_title_and_takeaway_say_one_thing() -> None:
-    """One heading on top, and a takeaway of one sentence."""
-    checks.check_title_and_takeaway(HERE)
-
-
-def test_each_prediction_is_asked_for_kept_and_compared() -> None:
-    """A question stands before each three dots, and the fact is shown after them."""
-    checks.check_predictions(HERE)
-
-
-def test_no_cell_is_empty_and_none_is_long() -> None:
-    """A cell fits on the screen beside its text."""
-    checks.check_cells(HERE)
-
-
-def test_the_lesson_uses_the_words_of_the_course() -> None:
-    """Every word it explains is a word it uses, and the outcomes are the runtime's own."""
-    checks.check_words(HERE)
-
-
-def test_without_durakit_the_first_cell_prints_one_line_that_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The wrong kernel is the commonest trouble, and the lesson stops there."""
-    checks.check_first_cell(HERE, monkeypatch, capsys)
-
-
 # -- its numbers -----------------------------------------------------------------------------------
-
-
-def test_a_fresh_run_shows_what_is_stored(fresh: NotebookNode) -> None:
-    """The outputs that a reader sees on a web page are those that a learner gets."""
-    checks.check_stored_outputs(HERE, fresh)
 
 
 @pytest.fixture(scope="module")
@@ -160,31 +123,7 @@ def test_in_the_first_two_worlds_the_other_word_sends_one_mail(point: str, tmp_p
     runtime.close()
 
 
-def test_each_comparison_shows_the_ledgers_number(fresh: NotebookNode) -> None:
-    """The facts beside the predictions are those that the lesson explains."""
-    assert checks.facts(HERE, fresh) == ["2", "needs_decision", "1", "1"]
-
-
 # -- its exercise ----------------------------------------------------------------------------------
-
-
-def test_the_stub_is_todo_and_gives_nothing_away(fresh: NotebookNode) -> None:
-    """The lesson as it ships asks, and neither passes nor fails."""
-    checks.check_stub(fresh)
-    assert "key=call.key)" not in cell_of(fresh, "answer").source
-
-
-def test_the_solution_passes() -> None:
-    """The worked exercise runs in a fresh kernel and is told ✓ PASS."""
-    checks.check_solution(HERE)
-
-
-def test_a_learner_who_does_it_all_finds_it_in_their_copy(tmp_path: Path) -> None:
-    """In my-lessons/ the guesses and the pass are kept, with the answer put into the lesson."""
-    solved = cell_of(checks.read(SOLUTION), "answer").source
-    opening, stub = cell_of(read(), "answer").source.split("\n", 1)
-    assert stub.startswith("\n\n@dk.tool()")
-    checks.check_learner(HERE, tmp_path, ("2", '"failed"', "4", "1"), f"{opening}\n{solved}")
 
 
 # -- the check that holds all this -----------------------------------------------------------------

@@ -21,7 +21,7 @@ from durakit.lab.plots import WIDGET_VIEW
 from durakit.mail import Mailbox
 from durakit.sweep import can_fork
 
-HERE = checks.Lesson("02_crash_anywhere.ipynb", "Crash anywhere", predictions=4)
+HERE = checks.LESSONS["02"]
 ADA = "ada@example.org"
 
 needs_fork = pytest.mark.skipif(not can_fork(), reason="this platform cannot fork")
@@ -34,39 +34,6 @@ def fresh() -> NotebookNode:
 
 
 # -- its parts -------------------------------------------------------------------------------------
-
-
-def test_the_lesson_has_every_part_in_its_order() -> None:
-    """Title, goals, first cell, predictions, exercise, takeaway, terms, closing mark."""
-    checks.check_parts(HERE)
-    checks.check_title_and_takeaway(HERE)
-    checks.check_predictions(HERE)
-
-
-def test_its_cells_are_short_and_its_words_are_used() -> None:
-    """A cell fits on the screen; every word explained at the end was used before."""
-    checks.check_cells(HERE)
-    checks.check_words(HERE)
-
-
-def test_without_durakit_the_first_cell_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The wrong kernel is the commonest trouble."""
-    checks.check_first_cell(HERE, monkeypatch, capsys)
-
-
-@needs_fork
-def test_a_fresh_run_shows_what_is_stored(fresh: NotebookNode) -> None:
-    """A reader on a web page sees what a learner gets; the stub only asks."""
-    checks.check_stored_outputs(HERE, fresh)
-    checks.check_stub(fresh)
-
-
-@needs_fork
-def test_each_comparison_shows_the_fact_that_the_text_explains(fresh: NotebookNode) -> None:
-    """Boundary 7, three bars, three mails, six mails."""
-    assert checks.facts(HERE, fresh) == ["7", "3", "3", "6"]
 
 
 # -- its numbers -----------------------------------------------------------------------------------
@@ -485,19 +452,6 @@ def test_the_hints_go_up_to_nearly_the_answer(tmp_path: Path) -> None:
     """Four tries, four hints, and then the last one again."""
     told = [ask(tmp_path, still_a_step, shop).lines[-1] for _ in range(5)]
     assert [line[:6] for line in told] == ["Hint 1", "Hint 2", "Hint 3", "Hint 4", "Hint 4"]
-
-
-@needs_fork
-def test_the_solution_passes() -> None:
-    """The worked exercise runs in a fresh kernel and is told ✓ PASS, as it is stored."""
-    checks.check_solution(HERE)
-
-
-@needs_fork
-def test_a_learner_who_does_it_all_finds_it_in_their_copy(tmp_path: Path) -> None:
-    """The guesses and the pass are kept beside the lesson."""
-    answer = cell_of(read(HERE.solution_path), "answer").source
-    checks.check_learner(HERE, tmp_path, ("7", "1", "3", "3"), answer)
 
 
 # -- how a lesson is stored ------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import lesson_checks as checks
 import pytest
-from lesson_checks import cell_of, read, tagged
+from lesson_checks import cell_of, tagged
 from nbformat import NotebookNode
 
 import durakit as dk
@@ -13,7 +13,7 @@ from durakit.lab import lesson03
 from durakit.lab.agent import SAVE_PLACES
 from durakit.lab.exercises import Exercise, Note, Progress, State
 
-HERE = checks.Lesson("03_inside_a_checkpoint.ipynb", "Inside a checkpoint", predictions=5)
+HERE = checks.LESSONS["03"]
 ADA, BELA = "ada@example.org", "bela@example.org"
 
 
@@ -21,37 +21,6 @@ ADA, BELA = "ada@example.org", "bela@example.org"
 def fresh() -> NotebookNode:
     """The lesson, run from top to bottom in a fresh kernel."""
     return checks.run_fresh(HERE)
-
-
-def test_the_lesson_has_every_part_in_its_order() -> None:
-    """Title, goals, first cell, predictions, exercise, takeaway, terms, closing mark."""
-    checks.check_parts(HERE)
-    checks.check_title_and_takeaway(HERE)
-    checks.check_predictions(HERE)
-
-
-def test_its_cells_are_short_and_its_words_are_used() -> None:
-    """A cell fits on the screen; every word explained at the end was used before."""
-    checks.check_cells(HERE)
-    checks.check_words(HERE)
-
-
-def test_without_durakit_the_first_cell_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The wrong kernel is the commonest trouble."""
-    checks.check_first_cell(HERE, monkeypatch, capsys)
-
-
-def test_a_fresh_run_shows_what_is_stored(fresh: NotebookNode) -> None:
-    """A reader on a web page sees what a learner gets; the stub only asks."""
-    checks.check_stored_outputs(HERE, fresh)
-    checks.check_stub(fresh)
-
-
-def test_each_comparison_shows_the_fact_that_the_text_explains(fresh: NotebookNode) -> None:
-    """Two of five, one mail, one mail, nine calls, no run."""
-    assert checks.facts(HERE, fresh) == ["2", "1", "1", "9", "0"]
 
 
 # -- its numbers -----------------------------------------------------------------------------------
@@ -220,17 +189,6 @@ def test_a_known_wrong_rule_is_told_what_is_wrong_with_it(name: str, tmp_path: P
 def test_three_dots_are_no_answer(tmp_path: Path) -> None:
     """The stub asks for a condition."""
     assert ask(tmp_path, lambda before, after: ...).mark == State.TODO
-
-
-def test_the_solution_passes() -> None:
-    """The worked exercise runs in a fresh kernel and is told ✓ PASS."""
-    checks.check_solution(HERE)
-
-
-def test_a_learner_who_does_it_all_finds_it_in_their_copy(tmp_path: Path) -> None:
-    """The guesses and the pass are kept, with the answer put into the lesson."""
-    solved = cell_of(read(HERE.solution_path), "answer").source
-    checks.check_learner(HERE, tmp_path, ("3", "0", "2", "5", "1"), solved)
 
 
 def test_the_lesson_covers_both_sections() -> None:

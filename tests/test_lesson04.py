@@ -16,9 +16,7 @@ from durakit.lab.exercises import Exercise, Note, Progress, State
 from durakit.lab.faultcards import cards, retries_by_type
 from durakit.lab.lesson04 import samples
 
-HERE = checks.Lesson(
-    "04_may_i_retry.ipynb", "May I retry?", predictions=6, answers=("sort", "answer")
-)
+HERE = checks.LESSONS["04"]
 ADA = "ada@example.org"
 
 
@@ -26,37 +24,6 @@ ADA = "ada@example.org"
 def fresh() -> NotebookNode:
     """The lesson, run from top to bottom in a fresh kernel."""
     return checks.run_fresh(HERE)
-
-
-def test_the_lesson_has_every_part_in_its_order() -> None:
-    """Title, goals, first cell, predictions, exercises, takeaway, terms, closing mark."""
-    checks.check_parts(HERE)
-    checks.check_title_and_takeaway(HERE)
-    checks.check_predictions(HERE)
-
-
-def test_its_cells_are_short_and_its_words_are_used() -> None:
-    """A cell fits on the screen; every word explained at the end was used before."""
-    checks.check_cells(HERE)
-    checks.check_words(HERE)
-
-
-def test_without_durakit_the_first_cell_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The wrong kernel is the commonest trouble."""
-    checks.check_first_cell(HERE, monkeypatch, capsys)
-
-
-def test_a_fresh_run_shows_what_is_stored(fresh: NotebookNode) -> None:
-    """A reader on a web page sees what a learner gets; the stubs only ask."""
-    checks.check_stored_outputs(HERE, fresh)
-    checks.check_stub(fresh, HERE.answers)
-
-
-def test_each_comparison_shows_the_fact_that_the_text_explains(fresh: NotebookNode) -> None:
-    """Three cards, two duplicates, may be read again, once, false, two."""
-    assert checks.facts(HERE, fresh) == ["3", "2", "transient", "1", "False", "2"]
 
 
 # -- its numbers -----------------------------------------------------------------------------------
@@ -400,20 +367,6 @@ def test_the_policy_in_force_is_shown_with_its_defaults() -> None:
 
     rows = lesson04.policies(post, look).rows
     assert [(row["effect"], row["attempts"]) for row in rows] == [("opaque", 1), ("none", 3)]
-
-
-def test_the_solution_passes() -> None:
-    """The worked exercises run in a fresh kernel and are told ✓ PASS."""
-    checks.check_solution(HERE)
-
-
-def test_a_learner_who_does_it_all_finds_it_in_their_copy(tmp_path: Path) -> None:
-    """The guesses and the passes are kept, with the answers put into the lesson."""
-    solution = read(HERE.solution_path)
-    answers = [cell_of(solution, name).source for name in HERE.answers]
-    # A guess may be any value; this one is as false as False, and the same in JSON.
-    guesses = ("3", "2", '"transient"', "1", "0", "2")
-    checks.check_learner(HERE, tmp_path, guesses, *answers)
 
 
 def test_the_title_names_its_section() -> None:

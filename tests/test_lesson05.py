@@ -10,7 +10,7 @@ from pathlib import Path
 
 import lesson_checks as checks
 import pytest
-from lesson_checks import cell_of, read, tagged, texts
+from lesson_checks import cell_of, tagged, texts
 from nbformat import NotebookNode
 
 import durakit as dk
@@ -18,50 +18,13 @@ from durakit.lab import lesson05
 from durakit.lab.exercises import Exercise, Note, Progress, State
 from durakit.lab.jitter import exceeds, expected_attempts, moments
 
-HERE = checks.Lesson(
-    "05_backoff_against_the_deadline.ipynb",
-    "Backoff against the deadline",
-    predictions=6,
-    answers=("answer", "answer2"),
-)
-GUESSES = ("4", "7", '"before"', "50", "4", "500")
+HERE = checks.LESSONS["05"]
 
 
 @pytest.fixture(scope="module")
 def fresh() -> NotebookNode:
     """The lesson, run from top to bottom in a fresh kernel."""
     return checks.run_fresh(HERE)
-
-
-def test_the_lesson_has_every_part_in_its_order() -> None:
-    """Title, goals, first cell, predictions, exercise, takeaway, terms, closing mark."""
-    checks.check_parts(HERE)
-    checks.check_title_and_takeaway(HERE)
-    checks.check_predictions(HERE)
-
-
-def test_its_cells_are_short_and_its_words_are_used() -> None:
-    """A cell fits on the screen; every word explained at the end was used before."""
-    checks.check_cells(HERE)
-    checks.check_words(HERE)
-
-
-def test_without_durakit_the_first_cell_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The wrong kernel is the commonest trouble."""
-    checks.check_first_cell(HERE, monkeypatch, capsys)
-
-
-def test_a_fresh_run_shows_what_is_stored(fresh: NotebookNode) -> None:
-    """A reader on a web page sees what a learner gets; the stubs only ask."""
-    checks.check_stored_outputs(HERE, fresh)
-    checks.check_stub(fresh, HERE.answers)
-
-
-def test_each_comparison_shows_the_fact_that_the_text_explains(fresh: NotebookNode) -> None:
-    """Four seconds, seven, before, 95 percent, attempt 4, 40 clients."""
-    assert checks.facts(HERE, fresh) == ["4.0", "7.0", "before", "95", "4", "40"]
 
 
 def test_the_lesson_covers_its_section() -> None:
@@ -420,17 +383,6 @@ def test_no_policy_yet_is_no_wrong_answer(tmp_path: Path) -> None:
 
 
 # -- the whole lesson ------------------------------------------------------------------------------
-
-
-def test_the_solution_passes() -> None:
-    """Both worked exercises run in a fresh kernel and are told ✓ PASS."""
-    checks.check_solution(HERE)
-
-
-def test_a_learner_who_does_it_all_finds_it_in_their_copy(tmp_path: Path) -> None:
-    """The guesses and both passes are kept, with the answers put into the lesson."""
-    solved = [cell_of(read(HERE.solution_path), name).source for name in HERE.answers]
-    checks.check_learner(HERE, tmp_path, GUESSES, *solved)
 
 
 @pytest.fixture

@@ -4,53 +4,20 @@ from pathlib import Path
 
 import lesson_checks as checks
 import pytest
-from lesson_checks import cell_of, read, tagged, texts
+from lesson_checks import cell_of, tagged, texts
 from nbformat import NotebookNode
 
 import durakit as dk
 from durakit.lab import lesson06
 from durakit.lab.exercises import Exercise, Note, Progress, State
 
-HERE = checks.Lesson(
-    "06_nested_budgets.ipynb", "Nested budgets", predictions=6, answers=("answer", "answer2")
-)
+HERE = checks.LESSONS["06"]
 
 
 @pytest.fixture(scope="module")
 def fresh() -> NotebookNode:
     """The lesson, run from top to bottom in a fresh kernel."""
     return checks.run_fresh(HERE)
-
-
-def test_the_lesson_has_every_part_in_its_order() -> None:
-    """Title, goals, first cell, predictions, exercises, takeaway, terms, closing mark."""
-    checks.check_parts(HERE)
-    checks.check_title_and_takeaway(HERE)
-    checks.check_predictions(HERE)
-
-
-def test_its_cells_are_short_and_its_words_are_used() -> None:
-    """A cell fits on the screen; every word explained at the end was used before."""
-    checks.check_cells(HERE)
-    checks.check_words(HERE)
-
-
-def test_without_durakit_the_first_cell_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The wrong kernel is the commonest trouble."""
-    checks.check_first_cell(HERE, monkeypatch, capsys)
-
-
-def test_a_fresh_run_shows_what_is_stored(fresh: NotebookNode) -> None:
-    """A reader on a web page sees what a learner gets; the stubs only ask."""
-    checks.check_stored_outputs(HERE, fresh)
-    checks.check_stub(fresh, HERE.answers)
-
-
-def test_each_comparison_shows_the_fact_that_the_text_explains(fresh: NotebookNode) -> None:
-    """70 s, 5 s, one mail, one request, 3 s, no customer."""
-    assert checks.facts(HERE, fresh) == ["70", "5", "1", "1", "3", "0"]
 
 
 def test_the_lesson_covers_its_sections() -> None:
@@ -365,17 +332,6 @@ def test_three_dots_in_the_tool_are_no_answer(world, tmp_path: Path) -> None:
     letters = dk.workflow(lambda ctx, people: ctx.call(tool, "a@x.org", key="k"), name="dots 06")
     assert ask(tmp_path, lesson06.in_time, letters, world).mark == State.TODO
     assert "timeout=...)" in cell_of(HERE.read(), "answer2").source
-
-
-def test_the_solutions_pass() -> None:
-    """The worked exercises run in a fresh kernel and are told ✓ PASS."""
-    checks.check_solution(HERE)
-
-
-def test_a_learner_who_does_it_all_finds_it_in_their_copy(tmp_path: Path) -> None:
-    """The guesses and both passes are kept, with the answers put into the lesson."""
-    solved = [cell_of(read(HERE.solution_path), name).source for name in HERE.answers]
-    checks.check_learner(HERE, tmp_path, ("60", "10", "0", "3", "10", "2"), *solved)
 
 
 # -- what its cells lean on ------------------------------------------------------------------------

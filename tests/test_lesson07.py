@@ -8,7 +8,7 @@ from pathlib import Path
 
 import lesson_checks as checks
 import pytest
-from lesson_checks import cell_of, read, tagged
+from lesson_checks import cell_of, tagged
 from nbformat import NotebookNode
 
 import durakit as dk
@@ -27,13 +27,7 @@ from durakit.lab.lesson07 import (
 )
 from durakit.mail import PROFILES, Mailbox
 
-HERE = checks.Lesson(
-    "07_one_operation_one_key.ipynb",
-    "One operation, one key",
-    predictions=7,
-    answers=("answer", "answer2"),
-)
-GUESSES = ("1", "1", "2", "2", "500", "2", "1")
+HERE = checks.LESSONS["07"]
 ADA = "ada@example.org"
 
 
@@ -41,37 +35,6 @@ ADA = "ada@example.org"
 def fresh() -> NotebookNode:
     """The lesson, run from top to bottom in a fresh kernel."""
     return checks.run_fresh(HERE)
-
-
-def test_the_lesson_has_every_part_in_its_order() -> None:
-    """Title, goals, first cell, predictions, exercise, takeaway, terms, closing mark."""
-    checks.check_parts(HERE)
-    checks.check_title_and_takeaway(HERE)
-    checks.check_predictions(HERE)
-
-
-def test_its_cells_are_short_and_its_words_are_used() -> None:
-    """A cell fits on the screen; every word explained at the end was used before."""
-    checks.check_cells(HERE)
-    checks.check_words(HERE)
-
-
-def test_without_durakit_the_first_cell_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The wrong kernel is the commonest trouble."""
-    checks.check_first_cell(HERE, monkeypatch, capsys)
-
-
-def test_a_fresh_run_shows_what_is_stored(fresh: NotebookNode) -> None:
-    """A reader on a web page sees what a learner gets; the stubs only ask."""
-    checks.check_stored_outputs(HERE, fresh)
-    checks.check_stub(fresh, HERE.answers)
-
-
-def test_each_comparison_shows_the_fact_that_the_text_explains(fresh: NotebookNode) -> None:
-    """Two, two, four ids, one request, 409, twenty mails, two mails."""
-    assert checks.facts(HERE, fresh) == ["2", "2", "4", "1", "409", "20", "2"]
 
 
 def test_the_lesson_covers_its_section() -> None:
@@ -494,15 +457,3 @@ def test_the_hints_do_not_give_the_answer_away_before_the_last() -> None:
     for task in (lesson07.derive_key, lesson07.after_lost_reply):
         assert len(set(task.hints)) == len(task.hints) == 4
         assert not any("{" in hint for hint in task.hints[:3])
-
-
-def test_the_solution_passes() -> None:
-    """The worked exercises run in a fresh kernel and are told ✓ PASS."""
-    checks.check_solution(HERE)
-
-
-def test_a_learner_who_does_it_all_finds_it_in_their_copy(tmp_path: Path) -> None:
-    """The guesses and the passes are kept, with the answers put into the lesson."""
-    worked = read(HERE.solution_path)
-    answers = [cell_of(worked, name).source for name in HERE.answers]
-    checks.check_learner(HERE, tmp_path, GUESSES, *answers)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import lesson_checks as checks
 import pytest
-from lesson_checks import cell_of, read, tagged
+from lesson_checks import cell_of, tagged
 from nbformat import NotebookNode
 
 import durakit as dk
@@ -17,7 +17,7 @@ from durakit.lab.exercises import Exercise, Note, Progress, State
 from durakit.lab.lesson08 import BOSS, LineCount, draw_code
 from durakit.mail import Mailbox
 
-HERE = checks.Lesson("08_resume_runs_code_again.ipynb", "Resume runs code again", predictions=5)
+HERE = checks.LESSONS["08"]
 ADA = "ada@example.org"
 
 
@@ -25,37 +25,6 @@ ADA = "ada@example.org"
 def fresh() -> NotebookNode:
     """The lesson, run from top to bottom in a fresh kernel."""
     return checks.run_fresh(HERE)
-
-
-def test_the_lesson_has_every_part_in_its_order() -> None:
-    """Title, goals, first cell, predictions, exercise, takeaway, terms, closing mark."""
-    checks.check_parts(HERE)
-    checks.check_title_and_takeaway(HERE)
-    checks.check_predictions(HERE)
-
-
-def test_its_cells_are_short_and_its_words_are_used() -> None:
-    """A cell fits on the screen; every word explained at the end was used before."""
-    checks.check_cells(HERE)
-    checks.check_words(HERE)
-
-
-def test_without_durakit_the_first_cell_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The wrong kernel is the commonest trouble."""
-    checks.check_first_cell(HERE, monkeypatch, capsys)
-
-
-def test_a_fresh_run_shows_what_is_stored(fresh: NotebookNode) -> None:
-    """A reader on a web page sees what a learner gets; the stub only asks."""
-    checks.check_stored_outputs(HERE, fresh)
-    checks.check_stub(fresh)
-
-
-def test_each_comparison_shows_the_fact_that_the_text_explains(fresh: NotebookNode) -> None:
-    """Twice, once, two mails, once, a decision."""
-    assert checks.facts(HERE, fresh) == ["2", "1", "2", "1", "needs_decision"]
 
 
 # -- its numbers -----------------------------------------------------------------------------------
@@ -411,19 +380,6 @@ def test_what_is_no_workflow_is_told(tmp_path: Path, mailbox: Mailbox) -> None:
     for workflow, box, message in told:
         assert message in check(tmp_path, workflow, box).text()
     assert check(tmp_path, stub, mailbox).mark == State.TODO
-
-
-def test_the_solution_passes() -> None:
-    """The worked exercise runs in a fresh kernel and is told ✓ PASS."""
-    checks.check_solution(HERE)
-
-
-def test_a_learner_who_does_it_all_finds_it_in_their_copy(tmp_path: Path) -> None:
-    """The guesses and the pass are kept, with the answer put into the lesson."""
-    solved = cell_of(read(HERE.solution_path), "answer").source
-    opening, middle = cell_of(HERE.read(), "answer").source.split("@dk.workflow")[0], solved
-    guesses = ("1", "2", "1", "2", '"completed"')
-    checks.check_learner(HERE, tmp_path, guesses, opening + middle)
 
 
 def test_the_lesson_covers_its_section() -> None:
