@@ -180,8 +180,17 @@ def _looks_passing(error: Exception) -> bool:
 
 
 def _named(error: Exception) -> frozenset[str]:
-    """The names that clients give an answer: ours, Resend's and Stripe's."""
-    found = (_attribute(error, name) for name in ("name", "error_type", "code"))
+    """The names that clients give an answer (ours, Resend's, Stripe's), or its JSON body does."""
+    found = [_attribute(error, name) for name in ("name", "error_type", "code")]
+    read = _attribute(_attribute(error, "response"), "json")
+    if callable(read):
+        try:
+            body = read()
+        except Exception:  # noqa: BLE001 - a body that cannot be read names nothing
+            body = None
+        for part in (body, body.get("error") if isinstance(body, dict) else None):
+            if isinstance(part, dict):
+                found += [part.get(name) for name in ("name", "code", "type", "title")]
     return frozenset(str(name) for name in found if isinstance(name, str))
 
 

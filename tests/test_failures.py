@@ -467,3 +467,25 @@ def test_judging_loads_neither_httpx_nor_socket():
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"statusCode": 409, "name": "concurrent_idempotent_requests", "message": "…"},
+        {"error": {"code": "idempotency_key_in_use", "type": "invalid_request_error"}},
+        {"title": "A request is outstanding for this Idempotency-Key"},
+    ],
+)
+def test_a_conflict_over_plain_http_is_judged_by_the_name_in_its_body(body):
+    """Resend's, Stripe's and the draft's way to say 'in progress'; any other 409 is final."""
+    request = httpx.Request("POST", "http://127.0.0.1/emails")
+
+    def judged(content: object) -> FailureKind:
+        response = httpx.Response(409, json=content, request=request)
+        error = httpx.HTTPStatusError("conflict", request=request, response=response)
+        return classify(error, effect=True, now=NOW).kind
+
+    assert judged(body) is TRANSIENT
+    assert judged({"name": "invalid_idempotent_request"}) is PERMANENT
+    assert judged(["concurrent_idempotent_requests"]) is PERMANENT

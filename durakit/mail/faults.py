@@ -10,11 +10,17 @@ FAULTS = {
     "request_late": "acts `seconds` later; the caller times out meanwhile",
     "rate_limited": "refused with 429 and `retry_after`; nothing done",
     "error_before": "500; nothing done",
-    "error_after": "500; but the mail is delivered, and its key remembers the success",
+    "error_midway": "500 after half of a batch's letters; who keeps all or nothing keeps none",
+    "error_after": "500; but the mail is delivered. What its key stands for now is the profile's",
     "reply_lost": "the mail is delivered; the caller times out",
     "reply_late": "the mail is delivered; the reply arrives `seconds` after the request was sent",
+    "concurrent_duplicate": "a copy of the request is one step ahead and still running",
+    "key_forgotten": "the service takes the key for one whose window is over",
 }
 """Every kind of fault, with what it does."""
+
+ERRORS = ("error_before", "error_midway", "error_after")
+"""The kinds in which the service itself fails."""
 
 
 @dataclass(frozen=True)
