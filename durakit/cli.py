@@ -2,8 +2,9 @@
 
 Two kinds of command. Those that *look* (``runs``, ``show``) read a private copy of the file: to
 open an SQLite file and close it again already changes it, because a write-ahead log that a
-killed process has left is then moved into the database. Those that *act* (``resume``, ``sweep``,
-``lab``, ``reset``) say in a table what they did.
+killed process has left is then moved into the database. (``progress`` and ``class-report`` look,
+too, at the learners' JSON files.) Those that *act* (``resume``, ``sweep``,
+``lab``, ``reset``) say in a table what they did. ``mail serve`` runs until it is stopped.
 
 What a workflow prints goes to standard error, so that standard output is the answer alone. Text
 that somebody else chose (ids, keys, messages, payloads) is never sent to the terminal as it is.
@@ -19,9 +20,12 @@ import inspect
 import io
 import json
 import os
+import re
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 import unicodedata
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -168,6 +172,23 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     reset.add_argument("lesson", metavar="NN", help="the lesson's number")
 
+    progress = command(
+        "progress", _progress, "tell how far you are in the lessons", "durakit progress",
+        "\nOnly looks, from any folder: exercises passed, tries, predictions made.",
+    )  # fmt: skip
+
+    class_report = command(
+        "class-report", _class_report, "sum up the progress files of a class",
+        "durakit class-report handed-in --html class.html",
+        "\nFOLDER holds each learner's progress.json, in any layout: a folder for each learner,\n"
+        "or files with the learners' names. Nothing is written there, and nothing leaves this\n"
+        "machine. Files that cannot be read are listed, and the exit code is then 1.",
+    )  # fmt: skip
+    class_report.add_argument("folder", metavar="FOLDER", type=Path, help="what was handed in")
+    class_report.add_argument("--csv", metavar="FILE", type=Path, help="write a row per learner")
+    class_report.add_argument("--html", metavar="FILE", type=Path, help="write a page to look at")
+    class_report.add_argument("--force", action="store_true", help="replace FILE if it is there")
+
     runs = command(
         "runs", _runs, "list the runs of a file", "durakit runs orders.db",
         "\nOnly looks: no file is changed or created, also while a driver is at work.",
@@ -235,9 +256,52 @@ def _parser() -> argparse.ArgumentParser:
         help="what the run is told each time that it waits for NAME (may be given several times)",
     )  # fmt: skip
     sweep.add_argument("--progress", action="store_true", help="show on a terminal how far it is")
-    for printed in (runs, show, sweep):
+    mail = command(
+        "mail", None, "run the mail service of the lessons: `durakit mail serve`",
+        "durakit mail serve --profile resend",
+    )  # fmt: skip
+    _add_mail_serve(mail.add_subparsers(metavar="COMMAND", required=True, title="commands"))
+    for printed in (progress, class_report, runs, show, sweep):
         printed.add_argument("--json", action="store_true", help="print JSON, in ASCII")
     return parser
+
+
+def _add_mail_serve(commands: Any) -> None:
+    serve: _Parser = commands.add_parser(
+        "serve",
+        help="open the HTTP door of a mailbox on this machine",
+        description="Open the HTTP door of a mailbox on this machine, and print its address.\n"
+        "Ctrl-C or SIGTERM ends it (exit code 0), with its ledger closed and whole. The address\n"
+        "takes what the public SDKs send: POST /emails, POST /emails/batch, GET /emails/ID,\n"
+        "GET /emails?key=KEY. It can be reached from this machine only.",
+        epilog=f"example:\n  durakit mail serve --profile resend --folder mail\n\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    serve.set_defaults(command=_mail_serve)
+    serve.add_argument(
+        "--profile", metavar="NAME", default="resend",
+        help="the service that it is like: resend (if not given), stripe_v1, ietf_draft, …; a "
+        "wrong name lists all",
+    )  # fmt: skip
+    serve.add_argument(
+        "--folder", metavar="F", type=Path,
+        help="keep the ledger there, as mail.db; if not given, all is forgotten at the end",
+    )  # fmt: skip
+    serve.add_argument(
+        "--port", metavar="N", type=_port, default=0, help="any free one if not given"
+    )
+    serve.add_argument(
+        "--token", metavar="ACCOUNT=TOKEN", action="append", default=[],
+        help="ask for a bearer token, and take this one for that account (may be given several "
+        "times); if not given, anybody may come in",
+    )  # fmt: skip
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) < 2**16):
+        raise argparse.ArgumentTypeError(f"needs a number from 0 to 65535, got {text!r}")
+    return int(text)
 
 
 def _add_file(parser: argparse.ArgumentParser) -> None:
@@ -273,6 +337,37 @@ def _reset(options: argparse.Namespace) -> int:
     if done.backup is not None:
         print(f"yours is kept as {visible(done.backup.name)}")
     return OK
+
+
+def _progress(options: argparse.Namespace) -> int:
+    from durakit.lab import classroom  # noqa: PLC0415 - only these two commands need it
+
+    own = classroom.own_progress()
+    if options.json:
+        _print_json(own.form())
+    else:
+        print(own.text())
+    return OK
+
+
+def _class_report(options: argparse.Namespace) -> int:
+    from durakit.lab import classroom  # noqa: PLC0415 - as above
+
+    files = [file for file in (options.csv, options.html) if file is not None]
+    for file in files:
+        classroom.check_target(file, options.folder, force=options.force)
+    if len({file.resolve() for file in files}) < len(files):
+        raise UsageError("--csv and --html: say two different files")
+    report = classroom.read_class(options.folder)
+    if options.csv is not None:
+        classroom.write_new(options.csv, report.csv(), force=options.force)
+    if options.html is not None:
+        classroom.write_new(options.html, report.html(), force=options.force)
+    if options.json:
+        _print_json(report.form())
+    else:
+        print(report.text())
+    return NEEDS_A_PERSON if report.not_read else OK
 
 
 # -- looking -------------------------------------------------------------------------------
@@ -585,6 +680,73 @@ def _arguments(workflow: Workflow, text: str) -> tuple[list[Any], dict[str, Any]
     except TypeError as error:
         raise UsageError(f"--args does not fit {workflow.name}{signature}: {error}") from error
     return workflow.parameters.load(dict(bound.arguments))
+
+
+# -- the mail service ----------------------------------------------------------------------
+
+
+def _mail_serve(options: argparse.Namespace) -> int:
+    # Only this command needs a server, and the mail service is somebody else's system.
+    from durakit.mail import PROFILES, Mailbox  # noqa: PLC0415
+    from durakit.mail.http import HttpDoor  # noqa: PLC0415
+
+    if options.profile not in PROFILES:
+        raise UsageError(f"--profile: {options.profile!r} is none of {', '.join(PROFILES)}")
+    tokens = dict(_token(text) for text in options.token)
+    if len(tokens) < len(options.token):
+        raise UsageError("--token: the same token is given twice")
+    with _interrupted_by_any_end():
+        try:
+            mailbox = Mailbox(
+                options.folder, profile=options.profile, latency=0, tokens=tokens or None
+            )
+        except (OSError, RuntimeError) as error:
+            raise UsageError(f"--folder: {error}") from error
+        with contextlib.closing(mailbox):
+            door = HttpDoor(mailbox, options.port)
+            try:
+                door.start()
+            except OSError as error:
+                raise UsageError(f"--port {options.port}: {error}") from error
+            with contextlib.ExitStack() as closing:
+                closing.callback(door.stop)
+                print(door.url, flush=True)
+                print(f"profile {options.profile}; Ctrl-C stops it", file=sys.stderr, flush=True)
+                _wait_for_the_end()
+    return OK
+
+
+def _token(text: str) -> tuple[str, str]:
+    """The token and its account that ACCOUNT=TOKEN says."""
+    account, _, token = text.partition("=")
+    if not account or not re.fullmatch("[!-~]+", token):
+        raise UsageError("--token: say ACCOUNT=TOKEN, as in ada=re_123 (the token without spaces)")
+    return token, account
+
+
+#: What ends a service. A process in the background may have been started with the first ignored.
+_ENDS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def _interrupted_by_any_end() -> Iterator[None]:
+    before = {number: signal.signal(number, signal.default_int_handler) for number in _ENDS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wait_for_the_end() -> None:
+    """Return when the process is told to end; told again, it goes on closing in peace."""
+    never = threading.Event()
+    try:
+        while not never.wait(1):  # not for ever: not every platform interrupts a wait without end
+            pass
+    except KeyboardInterrupt:
+        for number in _ENDS:
+            signal.signal(number, signal.SIG_IGN)
 
 
 # -- printing ------------------------------------------------------------------------------

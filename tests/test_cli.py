@@ -1,10 +1,12 @@
 """The command line: each command as a real process on real files."""
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import durakit as dk
@@ -20,7 +23,7 @@ from durakit.mail import Mailbox
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = ("lab", "reset", "runs", "show", "resume", "sweep")
+COMMANDS = ("lab", "reset", "progress", "class-report", "runs", "show", "resume", "sweep", "mail")
 
 #: An id, and a customer, that would colour, ring, clear and turn round a terminal.
 HOSTILE = "run\x1b[2J\x07\x7f\x9b31m\u202e\r\nlast"
@@ -266,6 +269,9 @@ def test_wrong_usage_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         ["resume", "orders.db"],
         ["resume", "orders.db", "--module", "shop", "--wait", "nan"],
         ["sweep"],
+        ["mail"],
+        ["mail", "serve", "8080"],
+        ["mail", "serve", "--prof", "resend"],
     )
     assert all("--help" in line for line in lines)
     assert list(tmp_path.iterdir()) == []
@@ -794,6 +800,204 @@ def test_an_unknown_lesson_is_one_line_that_lists_them(checkout: Path) -> None:
     for name in ("01_twice.ipynb", "02_anywhere.ipynb"):
         (checkout / "my-lessons" / name).write_text("mine")
     assert all_refused(checkout, ["lab", "09"], ["reset", "09"]) == [says, says]
+
+
+# -- progress, and a class's report --------------------------------------------------------
+
+
+@pytest.fixture
+def learner(checkout: Path) -> Path:
+    """A checkout with one real lesson, and a learner's copy with some progress."""
+    for path in (checkout / "notebooks").iterdir():
+        path.unlink()
+    shipped = ROOT / "notebooks" / "01_twice_in_the_inbox.ipynb"
+    shutil.copy(shipped, checkout / "notebooks")
+    mine = checkout / "my-lessons"
+    mine.mkdir()
+    (mine / "progress.json").write_text(
+        '{"version": 1, "exercises": {"01.5": {"state": "PASS", "tries": 3}},'
+        ' "predictions": {"01.1": [2], "01.2": ["failed"]}}'
+    )
+    return checkout
+
+
+def test_progress_tells_the_same_from_any_folder_and_changes_nothing(learner: Path) -> None:
+    """In the checkout, in the copy and elsewhere: the copy's own file, which stays as it is."""
+    file = learner / "my-lessons" / "progress.json"
+    before = file.read_bytes()
+    program = f"import sys; sys.path.insert(0, {str(learner)!r}); from durakit.cli import main; "
+    elsewhere = learner / "elsewhere"
+    elsewhere.mkdir()
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", f"{program} sys.exit(main(['progress']))"],
+            cwd=folder, check=True, capture_output=True, text=True, timeout=60,
+        ).stdout
+        for folder in (learner, learner / "my-lessons", elsewhere)
+    }  # fmt: skip
+    (text,) = told
+    assert re.search(r"01 Twice in the inbox +1 of 1 +3 +2 of 4", text)
+    assert "Score: 1 of 1 exercises passed (100 %); 2 of 4 predictions made" in text
+    assert file.read_bytes() == before
+    form = json.loads(answer(learner, "progress", "--json"))
+    assert (form["passed"], form["exercises"], form["predicted"]) == (1, 1, 2)
+    assert form["lessons"][0]["tries"] == 3
+
+
+def test_progress_without_a_file_and_with_a_damaged_one(learner: Path) -> None:
+    """Nothing yet is an answer; a damaged file is named, and left byte for byte."""
+    file = learner / "my-lessons" / "progress.json"
+    file.write_text('{"version": 1')
+    (line,) = all_refused(learner, ["progress"])
+    assert f"{file}: is damaged" in line
+    assert file.read_text() == '{"version": 1'
+    file.unlink()
+    assert "Nothing is noted yet" in answer(learner, "progress")
+    assert not file.exists()
+
+
+def test_a_class_report_tells_writes_and_lists_what_it_could_not_read(learner: Path) -> None:
+    """A table, histograms, a CSV and a page; exit code 1 where a file needs a person."""
+    folder = learner / "handed-in"
+    (folder / "ada").mkdir(parents=True)
+    shutil.copy(learner / "my-lessons" / "progress.json", folder / "ada")
+    words = ["class-report", "handed-in", "--csv", "c.csv", "--html", "c.html"]
+    text = answer(learner, *words)
+    assert re.search(r"ada +1 of 1 +3 +2 of 4 +1/1", text)
+    assert re.search(r"01\.1 .*\n  2  #{40} 1  <- came out so", text)
+    assert (learner / "c.csv").read_text().startswith("learner,01.5 state,01.5 tries,01.1 guess")
+    assert (learner / "c.html").read_text().startswith("<!doctype html>")
+    (line,) = all_refused(learner, words)
+    assert "c.csv: is there already (--force replaces it)" in line
+    (folder / "bela\x1b[31m.json").write_text("{")
+    text = answer(learner, *words, "--force", code=1)
+    assert re.search(r"bela\\x1b\[31m\.json +is damaged", text)
+    form = json.loads(answer(learner, "class-report", "handed-in", "--json", code=1))
+    assert form["learners"][0]["predictions"] == {"01.1": "2", "01.2": "failed"}
+    assert [path.name for path in sorted(folder.rglob("*.*"))] == [
+        "progress.json",
+        "bela\x1b[31m.json",
+    ]
+
+
+def test_a_class_report_refuses_before_it_writes_anything(learner: Path) -> None:
+    """No folder, nothing in it, a file inside the class, one file for two."""
+    (learner / "empty").mkdir()
+    shutil.copytree(learner / "my-lessons", learner / "handed-in")
+    expected = {
+        ("nowhere",): "there is no such folder",
+        ("empty",): "holds no progress file",
+        ("handed-in", "--csv", "a.csv", "--html", "handed-in/a.html"): "where nothing is written",
+        ("handed-in", "--csv", "a", "--html", "./a"): "say two different files",
+        ("empty", "--csv", "b.csv"): "holds no progress file",
+    }
+    lines = all_refused(learner, *(["class-report", *words] for words in expected))
+    assert [
+        says for says, line in zip(expected.values(), lines, strict=True) if says not in line
+    ] == []
+    assert list(learner.glob("*.csv")) == []
+    assert [path.name for path in (learner / "handed-in").iterdir()] == ["progress.json"]
+
+
+# -- mail serve ----------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def serving(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run `durakit mail serve` in `folder`; yield the process and the address it has printed."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "durakit", "mail", "serve", *words],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def post(url: str, key: str, bearer: str = "none") -> httpx.Response:
+    """Send a mail through the door."""
+    return httpx.post(
+        f"{url}/emails",
+        json={"to": "ada@example.org", "subject": "Hi", "text": "Hello"},
+        headers={"Idempotency-Key": key, "Authorization": f"Bearer {bearer}"},
+        timeout=30,
+    )
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_mail_serve_runs_until_it_is_told_to_end_and_leaves_its_ledger_whole(
+    tmp_path: Path, ending: signal.Signals
+) -> None:
+    """Ctrl-C or SIGTERM: exit code 0, no log left beside the ledger, and what was sent is in it."""
+    with serving(tmp_path, "--profile", "resend", "--folder", "box") as (process, url):
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+", url)
+        assert [post(url, "k").json()["id"] for _ in range(2)] == ["email-1"] * 2
+        process.send_signal(ending)
+        assert process.wait(30) == 0
+        assert process.stderr.read() == "profile resend; Ctrl-C stops it\n"
+    # SQLite removes its log when the last connection is closed, and only then.
+    assert [path.name for path in (tmp_path / "box").iterdir()] == ["mail.db"]
+    with contextlib.closing(Mailbox(tmp_path / "box", profile="resend")) as mailbox:
+        assert [row["key"] for row in mailbox.effects()] == ["k"]
+
+
+@pytest.mark.real_kill
+def test_mail_serve_comes_back_at_its_port_with_its_ledger_after_a_kill(tmp_path: Path) -> None:
+    """A killed service is started again by the same line, and its keys are still known."""
+    words = ["--folder", "box", "--token", "ada=tk_1", "--token", "bob=tk_2", "--port"]
+    with serving(tmp_path, *words, "0") as (process, url):
+        assert post(url, "k", "tk_1").json() == {"id": "email-1"}
+        assert post(url, "k").status_code == 401
+        process.kill()
+        process.wait(30)
+    port = url.rpartition(":")[2]
+    with serving(tmp_path, *words, port) as (_, again):
+        assert again == url
+        assert post(url, "k", "tk_1").json() == {"id": "email-1"}
+        assert post(url, "k", "tk_2").json() == {"id": "email-2"}
+
+
+def test_mail_serve_refuses_what_it_cannot_use_and_names_the_option(tmp_path: Path) -> None:
+    """A wrong profile, port, token, folder; a port that is taken; a ledger of somebody else."""
+    (tmp_path / "text").write_text("a file")
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "mail.db").write_bytes(b"not a database at all\n" * 9)
+    before = state(tmp_path / "theirs")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        cases = {
+            "--profile": ["nope"],
+            "--port": ["x", "-1", "65536", str(taken.getsockname()[1])],
+            "--token": ["ada", "=tk_1", "ada=", "ada=re 1"],
+            "--folder": ["text", "theirs"],
+        }
+        pairs = [(option, value) for option, values in cases.items() for value in values]
+        lines = all_refused(
+            tmp_path,
+            *(["mail", "serve", *pair] for pair in pairs),
+            ["mail", "serve", "--token", "ada=tk_1", "--token", "bob=tk_1"],
+        )
+    options = [option for option, _ in pairs] + ["--token"]
+    assert [line for option, line in zip(options, lines, strict=True) if option not in line] == []
+    assert "stripe_v1" in lines[0]
+    assert state(tmp_path / "theirs") == before
+    assert not any("tk_1" in line for line in lines)
+
+
+def test_mail_serve_tells_all_its_options(tmp_path: Path) -> None:
+    """Each option, the exit codes, one example; and without a folder nothing is left behind."""
+    text = answer(tmp_path, "mail", "serve", "--help")
+    assert all(option in text for option in ("--profile", "--folder", "--port", "--token"))
+    assert text.count("example:") == 1
+    assert "exit codes:" in text
+    with serving(tmp_path) as (process, url):
+        assert post(url, "k").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert list(tmp_path.iterdir()) == []
 
 
 # -- the README ----------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from durakit.lab.html import Row, Shown, SideBySide, Table, h, one_line
 from durakit.lab.lessons import COPY_NAME
@@ -76,6 +76,11 @@ class Note(Shown):
     title: str
     lines: tuple[str, ...] = ()
     table: Table | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether an exercise was passed; so a grader's cell may say ``assert note.passed``."""
+        return self.mark == State.PASS
 
     def text(self) -> str:
         """Return the mark and the title, then the lines, then the table."""
@@ -178,7 +183,8 @@ class Exercise:
         tries, trouble = progress.note_exercise(self.number, finding.state)
         lines = list(finding.says)
         if finding.state is State.TRY_AGAIN and self.hints:
-            step = min(tries, len(self.hints))
+            # After a pass no try is counted, and the ladder stays where it was.
+            step = min(max(tries, 1), len(self.hints))
             lines.append(f"Hint {step} of {len(self.hints)}: {self.hints[step - 1]}")
         return Note(finding.state.value, title, (*lines, *trouble), finding.table)
 
@@ -248,11 +254,15 @@ def recall(number: str, fact: object, progress: Progress | None = None) -> Note:
 
 
 def _plain(answer: object) -> Any:
-    """Return the answer where JSON can hold it, else its text."""
+    """Return the answer where JSON in UTF-8 can hold it, else its text."""
     try:
-        return json.loads(json.dumps(answer, allow_nan=False))
+        return json.loads(json.dumps(answer, allow_nan=False, ensure_ascii=False).encode())
     except (TypeError, ValueError, RecursionError):
+        pass
+    try:
         return one_line(answer)
+    except Exception:  # noqa: BLE001 - a broken text, or a number too long to be written
+        return f"a {type(answer).__name__} that cannot be written"
 
 
 def closing(
@@ -290,8 +300,8 @@ class Tried(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     state: Literal["TODO", "TRY_AGAIN", "PASS"] = "TODO"
-    tries: int = 0
-    """answers that did not hold, which is also the rung of the hint ladder"""
+    tries: int = Field(default=0, ge=0)
+    """answers that did not hold before the first pass: also the rung of the hint ladder"""
 
 
 class Saved(BaseModel):
@@ -340,7 +350,7 @@ class Progress:
         """Keep how an exercise stands. Returns its failed tries so far, and troubles in words."""
         saved = self.read()
         tried = saved.exercises.setdefault(number, Tried())
-        if state is State.TRY_AGAIN:
+        if state is State.TRY_AGAIN and tried.state != "PASS":
             tried.tries += 1
         if tried.state != "PASS":
             tried.state = state.name  # type: ignore[assignment]  # the names are the literals
