@@ -27,6 +27,7 @@ from durakit.errors import (
     WorkflowNotFound,
 )
 from durakit.faults import CrashAt
+from durakit.lint import lint
 from durakit.machine import Done, Machine, machine, only_at_the_end
 from durakit.protocol import Probed
 from durakit.retry import Retry, RetryBudget
@@ -80,6 +81,7 @@ __all__ = [
     "Workflow",
     "WorkflowChanged",
     "WorkflowNotFound",
+    "lint",
     "machine",
     "only_at_the_end",
     "retry_call",

@@ -16,7 +16,7 @@ from typing import Any
 
 from durakit import values
 from durakit.operation import Operation
-from durakit.protocol import Status
+from durakit.protocol import ARGUMENTS_DIFFER, Status
 from durakit.store import Entry, OperationRow
 
 
@@ -30,9 +30,12 @@ def undone(rows: Iterable[OperationRow], entries: Iterable[Entry]) -> dict[tuple
     status = {(row.tool, row.key): row.status for row in rows}
     found: dict[tuple[str, str], str] = {}
     for entry in entries:
-        told = json.loads(entry.payload).get("undoes") if entry.key else None
+        body = json.loads(entry.payload) if entry.key else {}
+        told = body.get("undoes")
         if told:
             done = status.get((entry.step or "", entry.key or "")) == Status.SUCCEEDED
+            # Something else was done under that key: it corrects nothing.
+            done = done and body.get("why") != ARGUMENTS_DIFFER
             found[told["tool"], told["key"]] = "undone" if done else "undo incomplete"
     return found
 

@@ -86,6 +86,8 @@ class Drive:
         #: what others have just said about an operation, by (tool, key)
         self.words: dict[tuple[str, str], str] = {}
         self.disputed = disputes(entries)
+        #: tools whose retry budget has been told what the journal last saw of it
+        self.recalled: set[str] = set()
         self._turns: Counter[str] = Counter()
         self._where = ""
         self._levels: list[tuple[str, Limit]] = []

@@ -423,14 +423,31 @@ class Driver(Drive):
         if tool.compensate is None:
             raise InvalidField("tool", f"{tool.name} declares no compensation")
         name_text("key", key)
+        if self._nothing_to_undo(key):
+            return None
         row = self.read(self.store.read_operation, self.row.account, tool.name, key)
+        if row is not None and protocol.is_open(row.status, row.contract):
+            if self.cancel:
+                self.stop(Cancelled())
+            reason = f"unknown: {tool.name} {short(key)} of another run has no outcome to undo yet"
+            self.stop(Suspended("needs_decision", reason, step=tool.name, key=key))
         if row is None or row.status != protocol.Status.SUCCEEDED:
+            if self._left_over() is None:  # saved: another run may execute it before a replay
+                self._save_step(undo_key(key), 1, '{"value":null}')
             return None
         arguments = tool.digest(*args, **kwargs)
         if arguments != row.arguments:
             what = f"key {short(key)} of tool {tool.name}"
             raise ArgumentsDiffer(what, row.arguments, arguments)
         return self.call(tool.compensate, args, kwargs, undo_key(key), undoes=(tool.name, key))
+
+    def _nothing_to_undo(self, key: str) -> bool:
+        """Whether the journal says that there was nothing to undo here."""
+        slot = self._left_over()
+        found = slot is not None and (slot.kind, slot.name) == ("step", undo_key(key))
+        if found:
+            self._next += 1
+        return found
 
 
 class Context:
@@ -471,8 +488,8 @@ class Context:
 
         ``args``, ``kwargs``, ``key``: those of the call. Returns the correction's reply; None
         where the call was not executed and nothing is to be undone. The call still counts as
-        completed. Raises as ``call`` does; the undo is then incomplete, as ``run.operations()``
-        says.
+        completed. One of another run that is unknown suspends this run. Raises as ``call`` does;
+        the undo is then incomplete, as ``run.operations()`` says.
         """
         try:
             return self._driver.undo(tool, args, kwargs, key)

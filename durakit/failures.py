@@ -42,7 +42,8 @@ class Failure:
 
 
 #: An HTTP status → what it says about a request that may have had an effect. 429 and 503 are
-#: refusals in front of the work; 409 and 425 are answers about another request in progress.
+#: refusals in front of the work, and 425 is one that came too early. 408 gave up on us in the
+#: middle. 409 is a conflict, and it passes only under a name that says so (see below).
 #: Statuses that are not listed: 4xx permanent, everything else unknown.
 STATUS_KINDS: dict[int, FailureKind] = {
     408: FailureKind.UNKNOWN,
@@ -107,18 +108,15 @@ def _real_cause(error: Exception) -> Exception:
 
 def _judge(error: Exception, now: float) -> tuple[FailureKind, str, float | None]:
     if _is(error, Infeasible):
-        return FailureKind.INFEASIBLE, f"infeasible: {error.missing}", None
+        return FailureKind.INFEASIBLE, f"infeasible: {_attribute(error, 'missing')}", None
     if _is(error, NotExecuted):
-        kind = FailureKind.TRANSIENT if error.transient else FailureKind.PERMANENT
-        retry_after = parse_retry_after(error.retry_after, now)
+        passes = _attribute(error, "transient") is True
+        kind = FailureKind.TRANSIENT if passes else FailureKind.PERMANENT
+        retry_after = _retry_after(error, now)
         return kind, "not executed, says the tool", retry_after
     status = _status(error)
     if status is not None:
-        retry_after = _retry_after(error, now)
-        if status == 409 and _named(error) & IN_PROGRESS_NAMES:
-            return FailureKind.TRANSIENT, "status 409, in progress", retry_after
-        default = FailureKind.PERMANENT if 400 <= status < 500 else FailureKind.UNKNOWN
-        return STATUS_KINDS.get(status, default), f"status {status}", retry_after
+        return *_judge_status(error, status), _retry_after(error, now)
     smtp = _smtp_code(error)
     if smtp is not None:
         # RFC 5321 §4.2.1: after a 4xx or 5xx reply the server has not taken the mail.
@@ -129,12 +127,7 @@ def _judge(error: Exception, now: float) -> tuple[FailureKind, str, float | None
     # Looked up, not imported: a tool that raises httpx errors has imported httpx itself.
     httpx = sys.modules.get("httpx")
     if httpx is not None and _is(error, httpx.TransportError):
-        names = {base.__name__ for base in type(error).__mro__}
-        if "UnsupportedProtocol" in names:
-            return FailureKind.PERMANENT, "httpx UnsupportedProtocol: not sent", None
-        if names & _HTTPX_NOT_SENT:
-            return FailureKind.TRANSIENT, f"httpx {type(error).__name__}: not sent", None
-        return FailureKind.UNKNOWN, f"httpx {type(error).__name__}: no answer", None
+        return *_judge_httpx(error), None
     if _not_sent_by_requests(error):
         return FailureKind.TRANSIENT, "requests: no connection, not sent", None
     ssl = sys.modules.get("ssl")
@@ -146,6 +139,24 @@ def _judge(error: Exception, now: float) -> tuple[FailureKind, str, float | None
     if _is(error, TimeoutError):
         return FailureKind.UNKNOWN, "no answer in time", None
     return FailureKind.UNKNOWN, f"{type(error).__name__}: no proof that nothing happened", None
+
+
+def _judge_status(error: Exception, status: int) -> tuple[FailureKind, str]:
+    if status == 409 and _named(error) & IN_PROGRESS_NAMES:
+        return FailureKind.TRANSIENT, "status 409, in progress"
+    default = FailureKind.PERMANENT if 400 <= status < 500 else FailureKind.UNKNOWN
+    return STATUS_KINDS.get(status, default), f"status {status}"
+
+
+def _judge_httpx(error: Exception) -> tuple[FailureKind, str]:
+    """Of a TransportError: was it raised before anything was sent?"""
+    name = type(error).__name__
+    names = {base.__name__ for base in type(error).__mro__}
+    if "UnsupportedProtocol" in names:
+        return FailureKind.PERMANENT, "httpx UnsupportedProtocol: not sent"
+    if names & _HTTPX_NOT_SENT:
+        return FailureKind.TRANSIENT, f"httpx {name}: not sent"
+    return FailureKind.UNKNOWN, f"httpx {name}: no answer"
 
 
 #: OSErrors that will be the same the next time.
@@ -202,7 +213,12 @@ def _smtp_code(error: Exception) -> int | None:
     if _is(error, smtplib.SMTPResponseException):
         codes = [_attribute(error, "smtp_code")]
     elif _is(error, smtplib.SMTPRecipientsRefused):  # all of them, else it is not raised
-        codes = [answer[0] for answer in error.recipients.values()]
+        answers = _attribute(error, "recipients")
+        if type(answers) is not dict or not all(
+            type(answer) is tuple and answer for answer in answers.values()
+        ):
+            return None
+        codes = [answer[0] for answer in answers.values()]
     good = [code for code in codes if type(code) is int and 400 <= code < 600]
     return min(good) if good and len(good) == len(codes) else None
 
@@ -238,7 +254,8 @@ def _status(error: Exception) -> int | None:
         (response, "status"),
     ):
         value = _attribute(holder, attribute)
-        if isinstance(value, int) and not isinstance(value, bool) and 100 <= value < 600:
+        whole = issubclass(type(value), int) and type(value) is not bool
+        if whole and 100 <= value < 600:
             return int(value)
     return None
 
@@ -253,7 +270,10 @@ def _retry_after(error: Exception, now: float) -> float | None:
             value = headers.get("Retry-After")
         except Exception:  # noqa: BLE001 - no headers, or none that can be read
             return None
-    return parse_retry_after(value, now)
+    try:
+        return parse_retry_after(value, now)
+    except Exception:  # noqa: BLE001 - it may be anybody's, and so may what it says of itself
+        return None
 
 
 def parse_retry_after(value: object, now: float) -> float | None:
@@ -267,7 +287,7 @@ def parse_retry_after(value: object, now: float) -> float | None:
         # Beyond any sane wait it is still a floor, and one that no deadline survives.
         return float(min(value, int(LONGEST))) if value >= 0 else None
     if isinstance(value, float):
-        return float(value) if math.isfinite(value) and value >= 0 else None
+        return float(min(value, LONGEST)) if math.isfinite(value) and value >= 0 else None
     if not isinstance(value, str):
         return None
     text = value.strip()
@@ -283,4 +303,4 @@ def parse_retry_after(value: object, now: float) -> float | None:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     wait = moment.timestamp() - now
-    return wait if wait >= 0 else None
+    return min(wait, LONGEST) if wait >= 0 else None

@@ -27,6 +27,7 @@ from durakit.errors import InvalidField, UsageError
 from durakit.faults import Boundary, CrashAt
 from durakit.run import Run, outcome_of
 from durakit.runtime import Runtime
+from durakit.slots import corrections
 from durakit.store import RunRow, Store, known
 
 #: Virtual seconds between the last thing that a dead driver left and the next one.
@@ -106,19 +107,19 @@ class Task:
             hint = f": say signals={{{name!r}: …}}" if missing else f", after {WAITS} waits"
             raise UsageError(f"without a crash the run does not end; it {reason}{hint}")
         ending = self._ending(life)
-        self._check_world(folder, ending)
+        self._check_world(folder)
         return boundaries, ending
 
-    def _check_world(self, folder: Path, ending: Ending) -> None:
+    def _check_world(self, folder: Path) -> None:
         """A world that no sweep can judge is refused in words, before anything is judged."""
+        before = len(list(self.world.effects()))
         self.world.fresh(folder / "world")
         effects = list(self.world.effects())
-        if len(effects) != len(ending.effects):
+        if len(effects) != before:
             raise InvalidField(
                 "world",
                 "fresh() was called a second time on the same folder, as each recovery does, and "
-                f"effects() went from {len(ending.effects)} to {len(effects)}: keep what lies in "
-                "the folder",
+                f"effects() went from {before} to {len(effects)}: keep what lies in the folder",
             )
         for effect in effects:
             missing = [name for name in ("tool", "key", "digest", "time") if name not in effect]
@@ -256,10 +257,12 @@ class Task:
         error = last.get("error")
         effects = list(self.world.effects())
         operations = store.operations_of(row)
+        # What the workflow itself undoes is work like any other, with and without a crash.
+        nested = {key for _, key in corrections(journal)}
         corrected = {
             undo_key(key)
             for (_, key), how in undone(operations, journal).items()
-            if how == "undone"
+            if how == "undone" and undo_key(key) in nested
         }
         ending = Ending(
             status=row.status,

@@ -123,6 +123,7 @@ class Operation:
 
     def run(self) -> Any:
         """Ask ``decide``, do what it says, until the operation has an outcome."""
+        self._recall_budget()
         decision: protocol.Decision | None = None
         while True:
             try:
@@ -273,13 +274,18 @@ class Operation:
         self.inherited, self.sent_at = True, None
 
     def remember(self) -> None:
-        """Go on with what the journal says of earlier attempts: a crash restarts no budget."""
+        """Go on with what the journal says of earlier attempts."""
         self.past = past_of(self.drive.entries, self.tool.name, self.key)
+
+    def _recall_budget(self) -> None:
+        """At a tool's first call of a life: a crash, wherever it came, restarts no budget."""
         budget = self.tool.policy.budget
-        if budget is not None:
-            left = tokens_left(self.drive.entries, self.tool.name)
-            if left is not None:
-                budget.at_most(left)
+        if budget is None or self.tool.name in self.drive.recalled:
+            return
+        self.drive.recalled.add(self.tool.name)
+        left = tokens_left(self.drive.entries, self.tool.name)
+        if left is not None:
+            budget.at_most(left)
 
     def check_row(self) -> None:
         """Our journal holds this call's intent: a row that does not agree is damage, not news."""
@@ -399,10 +405,12 @@ class Operation:
 
     def _save_reply(self, value: Any) -> Any:
         """A reply in memory is saved, deadline or not: the truth is never stopped."""
-        payload, value = reply_payload(self.tool, value)
+        budget, more = self.tool.policy.budget, None
+        if budget is not None:
+            budget.succeeded()
+            more = {"tokens": budget.tokens}
+        payload, value = reply_payload(self.tool, value, more)
         self._conclude("result", payload, Event.REPLY)
-        if self.tool.policy.budget is not None:
-            self.tool.policy.budget.succeeded()
         self.drive.reach(
             self.tool.name, "result_saved", self.occurrence, self.row.attempts if self.row else 1
         )
@@ -556,7 +564,7 @@ class Operation:
     def _refuse(self, reason: str) -> NoReturn:
         """The call ends here without (another) attempt."""
         # A run that names an unknown operation does not end, though another run began it.
-        named = self.ours or (reason != protocol.ARGUMENTS_DIFFER and self._names(reason))
+        named = self.ours or (reason != protocol.ARGUMENTS_DIFFER and self._has_met(reason))
         if named and self._unresolved() and self._contract().effect is not Effect.NONE:
             why = {
                 protocol.ARGUMENTS_DIFFER: "the code now asks for other arguments than were sent",
@@ -585,7 +593,8 @@ class Operation:
         )
         raise values.load_error(saved, self.tool.errors)
 
-    def _names(self, reason: str) -> bool:
+    def _has_met(self, reason: str) -> bool:
+        """Whether it has waited here, now or earlier, for another run that was at work on it."""
         waited = reason == protocol.IN_PROGRESS and not self.drive.cancel
         return waited or (self.tool.name, self.key) in self.drive.met
 

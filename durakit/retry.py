@@ -39,11 +39,11 @@ class Jitter(StrEnum):
     """v + Uniform(0, 1 s), as LangGraph 1.2 does it: it goes past the cap"""
 
 
-def _check_tokens(tokens: object) -> None:
-    if isinstance(tokens, bool) or not isinstance(tokens, int):
-        raise InvalidField("tokens", f"needs a whole number, got {tokens!r}")
-    if not 1 <= tokens <= MOST_ATTEMPTS:
-        raise InvalidField("tokens", f"needs at least 1 and at most {MOST_ATTEMPTS}")
+def _check_count(field: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidField(field, f"needs a whole number, got {value!r}")
+    if not 1 <= value <= MOST_ATTEMPTS:
+        raise InvalidField(field, f"needs at least 1 and at most {MOST_ATTEMPTS}")
 
 
 def _check_share(refill: object) -> None:
@@ -64,7 +64,7 @@ class RetryBudget:
     """
 
     def __init__(self, tokens: int = 10, refill: float = 0.1) -> None:
-        _check_tokens(tokens)
+        _check_count("tokens", tokens)
         _check_share(refill)
         self._size = tokens
         self._refill = refill
@@ -134,18 +134,15 @@ class Retry:
         """Check every field."""
         ahead("initial", self.initial)
         ahead("cap", self.cap)
-        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int):
-            raise InvalidField("attempts", f"needs a whole number, got {self.attempts!r}")
-        if not 1 <= self.attempts <= MOST_ATTEMPTS:
-            raise InvalidField("attempts", f"needs at least 1 and at most {MOST_ATTEMPTS}")
-        if self.jitter not in set(Jitter):
+        _check_count("attempts", self.attempts)
+        if self.jitter not in tuple(Jitter):  # not a set: it may be no key of one
             known = ", ".join(Jitter)
             raise InvalidField("jitter", f"one of {known}; got {self.jitter!r}")
         if self.first_window is not None:
             ahead("first_window", self.first_window)
         for field in ("floor", "reserve"):
             value = getattr(self, field)
-            if isinstance(value, bool) or value != 0:
+            if type(value) not in (int, float) or value != 0:
                 ahead(field, value)
         if not isinstance(self.last_chance, bool):
             raise InvalidField("last_chance", f"needs True or False, got {self.last_chance!r}")
@@ -227,7 +224,7 @@ def pause(
     """The wait before the next attempt, or None where it would reach the deadline.
 
     Sample, then stop: no wait is shortened to fit. A policy with a last chance has one more
-    attempt then, at a moment of its own between what the service asked for and the deadline.
+    attempt then, at a moment of its own between the floor (the service's too) and the deadline.
     """
     if last_chance_taken:
         return None
@@ -235,7 +232,7 @@ def pause(
     high = policy.window(attempt, previous)[1]
     if remaining is None or wait + policy.reserve < remaining:
         return Pause(wait, high)
-    earliest, room = retry_after or 0.0, remaining - policy.reserve
+    earliest, room = max(policy.floor, retry_after or 0.0), remaining - policy.reserve
     if not policy.last_chance or earliest >= room:
         return None
     again = math.modf(draw * _SECOND_DRAW)[0]

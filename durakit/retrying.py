@@ -3,14 +3,15 @@
 A retried function may call another one that is retried. The limits are inherited then, as a
 deadline is: whoever retries takes one from its own attempts and one from each layer around it.
 So 3 attempts around 3 attempts call three times and not nine, and no layer outlasts the one
-around it. A tool inside a run is such a layer too.
+around it. A tool inside a run is such a layer too. A thread that the function starts by itself is
+inside of no layer.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
@@ -73,12 +74,14 @@ class Layer:
         return True
 
     def run(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-        """Call ``function`` as the work inside this layer."""
-        before = _around.set(self)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            _around.reset(before)
+        """Call ``function`` as the work inside this layer.
+
+        In a copy of the context, and not by setting and resetting: an interrupt between the two
+        would leave this layer around all that comes later, which then had no attempts left.
+        """
+        inside = copy_context()
+        inside.run(_around.set, self)
+        return inside.run(function, *args, **kwargs)
 
 
 #: The layer that the code now running is inside of.
@@ -88,7 +91,7 @@ _CLOCK = SystemClock()
 #: Without a state of its own, so that forked processes do not draw the same waits.
 _RNG = random.SystemRandom()
 _RETRY = Retry()
-_EFFECTS = frozenset(effect.value for effect in Effect)
+_EFFECTS = tuple(effect.value for effect in Effect)
 
 
 def retry_call(
@@ -110,7 +113,7 @@ def retry_call(
     ``none``, and for ``idempotent`` (the function sends one and the same key each time); for
     ``queryable`` and ``opaque`` it is raised at once. ``deadline``: seconds for everything, waits
     included. ``clock``, ``rng``: of the layer around, else the system's. ``on_retry`` is called
-    before each wait.
+    before each wait. What the function sets in context variables stays inside, as in a thread.
 
     Raises the last error, with a note that says why it was not retried. Where an earlier attempt
     may have been executed, raises that attempt's error: a later refusal tells nothing about it.
@@ -129,15 +132,16 @@ def retry_call(
         layer.ends = (clock or _CLOCK).monotonic() + ahead("deadline", deadline)
     if outer is not None and outer.ends is not None:
         layer.ends = outer.ends if layer.ends is None else min(layer.ends, outer.ends)
-    before = _around.set(layer)
-    try:
+
+    def attempts() -> T:
         try:
-            value = function(*args, **kwargs)
+            return function(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - whatever it raises is judged
             again = _Again(function, args, kwargs, retry, Effect(effect), layer, on_retry)
-            value = again.after(error)
-    finally:
-        _around.reset(before)
+            value: T = again.after(error)
+            return value
+
+    value = layer.run(attempts)
     if retry.budget is not None:
         retry.budget.succeeded()
     return value
@@ -186,8 +190,6 @@ class _Again:
                 retry_after=failure.retry_after, last_chance_taken=last_chance_taken,
             )  # fmt: skip
             if drawn is None:
-                if self.retry.budget is not None:
-                    self.retry.budget.put_back()
                 self._too_late(error)
             waited, last_chance_taken = drawn.seconds, drawn.last_chance
             if self.on_retry is not None:
@@ -229,6 +231,8 @@ class _Again:
         raise known
 
     def _too_late(self, error: Exception) -> NoReturn:
+        if self.retry.budget is not None:
+            self.retry.budget.put_back()  # taken for a retry that is not made
         name = getattr(self.function, "__name__", type(self.function).__name__)
         last = f"last error: {type(error).__name__}"
         outer = self.layer.outer

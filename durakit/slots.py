@@ -81,7 +81,8 @@ def past_of(entries: list[Entry], tool: str, key: str) -> Past:
 def tokens_left(entries: list[Entry], tool: str) -> int | None:
     """What a tool's retry budget had left when this journal last saw it; None: it never did."""
     for entry in reversed(entries):
-        if (entry.kind, entry.step) == ("attempt", tool) and '"tokens"' in entry.payload:
+        saved = entry.kind in ("attempt", "result") and entry.step == tool
+        if saved and '"tokens"' in entry.payload:
             tokens = json.loads(entry.payload).get("tokens")
             if isinstance(tokens, int):
                 return tokens

@@ -113,6 +113,10 @@ LESSONS = {
             "08_resume_runs_code_again.ipynb", "Resume runs code again",
             ("2", "1", "2", "1", "needs_decision"),
         ),
+        Lesson(
+            "09_clinic.ipynb", "The clinic", ("6", "2", "completed", "1", "2"),
+            tuple(f"answer{number}" for number in range(1, 8)),
+        ),
     )
 }  # fmt: skip
 

@@ -30,7 +30,7 @@ LAYERS = [
         "machine",
     ],
     ["items", "tables", "run", "runtime"],
-    ["lives", "kill", "sweep", "testing", "cli"],
+    ["lives", "kill", "sweep", "testing", "source", "lint", "cli"],
 ]
 ORDER = [module for layer in LAYERS for module in layer]
 PURE = LAYERS[0]
@@ -122,6 +122,26 @@ def test_the_pure_core_reads_no_clock_randomness_file_or_socket(module):
 def test_the_pure_core_imports_nothing_of_the_rest(module):
     """Not even lazily."""
     assert own_imports(text(module)) <= set(PURE)
+
+
+def private_imports(source: str) -> set[str]:
+    """Return the private names that a source takes from other modules of durakit."""
+    return {
+        name.name
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom)
+        and (node.level or (node.module or "").startswith("durakit"))
+        for name in node.names
+        if name.name.startswith("_") and not name.name.startswith("__")
+    }
+
+
+def test_no_module_imports_a_private_name_of_another():
+    """What two modules need has a public name, and a place that a reader can find."""
+    files = sorted(PACKAGE.rglob("*.py"))
+    found = {path.name: private_imports(path.read_text(encoding="utf-8")) for path in files}
+    assert {name: names for name, names in found.items() if names} == {}
+    assert private_imports("from durakit.lab.view import View, _log") == {"_log"}
 
 
 def test_the_outside_world_imports_nothing_of_the_runtime():

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import durakit as dk
-from durakit.lab import backoff, widgets
+from durakit.lab import backoff
 from durakit.lab.backoff import (
     JITTERS,
     Backoff,
@@ -34,6 +34,7 @@ from durakit.lab.backoff import (
 from durakit.lab.herd import Crowd
 from durakit.lab.jitter import DEADLINE_RULES, DeadlineRule, deadline_policies, exceeds
 from durakit.lab.plots import WIDGET_VIEW, Plot
+from durakit.lab.view import CONTROL_NAMES
 from durakit.retry import Jitter
 
 # -- against a real run ----------------------------------------------------------------------------
@@ -474,7 +475,7 @@ def test_every_control_has_a_name_a_label_and_a_keyboard(view) -> None:
         assert control.tooltip
         assert not control.disabled
     assert all(slider.readout for slider in sliders)
-    assert any(getattr(part, "value", "") == widgets._NAMES for part in parts(shown))
+    assert any(getattr(part, "value", "") == CONTROL_NAMES for part in parts(shown))
     assert re.search('role="status"', shown.status.value)
 
 

@@ -39,12 +39,6 @@ class State(BaseModel):
 
 
 @pytest.fixture
-def clock():
-    """Virtual time."""
-    return dk.ManualClock()
-
-
-@pytest.fixture
 def box(tmp_path, clock):
     """A mail service that promises nothing: a second send is a second mail."""
     mailbox = Mailbox(tmp_path / "opaque", clock=clock, profile="opaque")

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import ipywidgets
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import durakit as dk
@@ -72,6 +72,7 @@ def on_paper(b):
     ),
     inherited=st.booleans(),
 )  # fmt: skip
+@example(numbers=(5, 3, 1, 2, 2, 1, 1), inherited=True)  # the turn and the call end together
 def test_every_bar_is_where_a_sum_on_paper_puts_it(numbers, inherited):
     """Begin, what it had, end, the landing of its mail, the end of the run, and who fired."""
     scenario = Budgets(*numbers, inherited=inherited)
@@ -172,7 +173,12 @@ def test_a_time_that_is_none_is_refused_by_name(field, value):
 
 @pytest.mark.parametrize(
     ("given", "field"),
-    [({"turns": 0}, "turns"), ({"calls": 1.5}, "calls"), ({"turns": 4, "calls": 4}, "calls")],
+    [
+        ({"turns": 0}, "turns"),
+        ({"calls": 1.5}, "calls"),
+        ({"turns": 4, "calls": 4}, "calls"),
+        ({"inherited": "no"}, "inherited"),
+    ],
 )
 def test_too_many_or_too_few_pieces_are_refused(given, field):
     """A picture has room for twelve calls."""

@@ -37,44 +37,6 @@ class Dice(random.Random):
         return self.share
 
 
-@pytest.fixture
-def clock():
-    """Time that passes only when somebody sleeps."""
-    return dk.ManualClock()
-
-
-@pytest.fixture
-def mailbox(tmp_path, clock):
-    """The outside world: a mail service with a ledger of its own."""
-    box = Mailbox(tmp_path / "world", clock=clock)
-    yield box
-    box.close()
-
-
-@pytest.fixture
-def real_mailbox(tmp_path):
-    """The same in real time, without any latency."""
-    box = Mailbox(tmp_path / "real-world", latency=0.0)
-    yield box
-    box.close()
-
-
-@pytest.fixture
-def runtime(tmp_path, clock, mailbox):
-    """Opens runtimes on one file: each is another driver."""
-    opened = []
-
-    def open_one(**more):
-        given = {"clock": clock, "world": mailbox, "rng": random.Random(0), **more}
-        given.setdefault("durability", "process")
-        opened.append(dk.Runtime(given.pop("path", tmp_path / "run.db"), **given))
-        return opened[-1]
-
-    yield open_one
-    for rt in opened:
-        rt.close()
-
-
 def mail_tool(mailbox, effect="idempotent", before=None, after=None, **more):
     """A tool that sends a mail; ``before`` and ``after`` are done around the sending."""
 

@@ -21,20 +21,6 @@ forks = pytest.mark.skipif(not can_fork(), reason="this platform cannot fork")
 
 
 @pytest.fixture
-def clock():
-    """Time that passes only when somebody sleeps."""
-    return dk.ManualClock()
-
-
-@pytest.fixture
-def mailbox(tmp_path, clock):
-    """The outside world: a mail service with a ledger of its own."""
-    box = Mailbox(tmp_path / "world", clock=clock)
-    yield box
-    box.close()
-
-
-@pytest.fixture
 def rt(tmp_path, clock, mailbox):
     """A runtime on the world's clock."""
     path = tmp_path / "run.db"

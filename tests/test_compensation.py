@@ -1,12 +1,13 @@
 """Undoing: a correction has its own key; what was done stays done, and unknown stays unknown."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import durakit as dk
-from durakit.mail import Fault, Mailbox
+from durakit.mail import PROFILES, Fault, Mailbox
 
 ADA = "ada@example.org"
 
@@ -157,6 +158,52 @@ def test_what_was_not_executed_needs_no_undoing(tmp_path):
     assert lab.sent() == (0, 0)
 
 
+def test_nothing_is_taken_for_undone_while_another_runs_call_is_unknown(tmp_path):
+    """'Not executed' would be a guess: the run waits for the outcome, and then undoes it."""
+    lab = Lab(tmp_path, "elsewhere")
+    lab.mail.plan = [Fault("reply_lost")]
+    assert lab.runtime.run(lab.letter, ADA, id="sender").status == "needs_decision"
+
+    @dk.workflow(name="undo_elsewhere_two")
+    def regret(ctx: dk.Context, to: str) -> object:
+        return ctx.compensate(lab.send, to, "Hello", key="letter:1")
+
+    for name in ("regret", "stopped"):
+        run = lab.runtime.run(regret, ADA, id=name)
+        assert (run.status, run.why) == ("needs_decision", "unknown")
+        assert "letter:1" in run.reason
+    lab.runtime.cancel("stopped")
+    assert lab.runtime.resume("stopped").status == "cancelled"
+    assert lab.sent() == (1, 0)
+    lab.runtime.resolve("sender", "letter:1", "completed", result={"id": "email-1"}, by="Grace")
+    lab.runtime.resume("sender")
+    run = lab.runtime.resume("regret")
+    assert (run.status, run.result) == ("completed", {"id": "email-1"})
+    assert lab.sent() == (1, 1)
+
+
+def test_that_there_was_nothing_to_undo_is_saved(tmp_path):
+    """A replay decides as the first life did, though another run has meanwhile sent the letter."""
+    lab = Lab(tmp_path, "saved", retry=dk.Retry(0.1, 0.1, 1))
+    lab.mail.plan = [Fault("rate_limited")]
+
+    @dk.workflow(name="undo_saved_one")
+    def regret(ctx: dk.Context, to: str) -> object:
+        try:
+            ctx.call(lab.send, to, "Hello", key="letter:1")
+        except Exception:
+            undone = ctx.compensate(lab.send, to, "Hello", key="letter:1")
+        ctx.step("note", lambda: 1)
+        return [undone, ctx.step("leave", lambda: 2)]
+
+    crash = dk.CrashAt("leave", "before_step")
+    assert lab.runtime.run(regret, ADA, id="w", crash=crash).crash is not None
+    assert lab.open().run(lab.letter, ADA, id="other").result == "email-1"
+    run = lab.open().resume("w")
+    assert (run.status, run.result) == ("completed", [None, 2])
+    assert lab.sent() == (1, 0)
+
+
 def test_undoing_other_content_than_was_sent_is_refused(tmp_path):
     """A correction speaks of what happened."""
     lab = Lab(tmp_path, "other")
@@ -169,6 +216,21 @@ def test_undoing_other_content_than_was_sent_is_refused(tmp_path):
     run = lab.runtime.run(regret, ADA, id="o")
     assert run.reason.startswith("ArgumentsDiffer")
     assert lab.sent() == (1, 0)
+
+
+def test_what_else_was_done_under_the_corrections_key_undoes_nothing(tmp_path):
+    """The correction is refused, and the table does not take the other mail for it."""
+    lab = Lab(tmp_path, "taken")
+
+    @dk.workflow(name="undo_taken_one")
+    def regret(ctx: dk.Context, to: str) -> None:
+        ctx.call(lab.send, to, "Hello", key="letter:1")
+        ctx.call(lab.correct, to, "something else", key="undo:letter:1")
+        ctx.compensate(lab.send, to, "Hello", key="letter:1")
+
+    run = lab.runtime.run(regret, ADA, id="t")
+    assert run.reason.startswith("ArgumentsDiffer")
+    assert undo_of(run)["letter:1"] == "undo incomplete"
 
 
 def test_an_undo_that_fails_inside_an_unknown_call_parks_and_can_still_be_decided(tmp_path):
@@ -297,9 +359,6 @@ def test_a_read_has_nothing_to_correct():
     undo = dk.tool(lambda call: None, name="undo_of_a_read")
     with pytest.raises(dk.InvalidField, match="^compensate: "):
         dk.tool(effect="none", compensate=undo)(lambda call: None)
-    assert undo.digest() == undo.digest()
-    with pytest.raises(TypeError):
-        undo.digest(1)
 
 
 world = Mailbox()
@@ -333,3 +392,43 @@ def test_the_sweep_finds_no_crash_that_sends_a_letter_or_a_correction_twice(cras
     for point in ("intent_saved", "request_sent", "effect_done", "reply_received"):
         assert at[point] == "safe: compensated", point
     assert at["before_intent"] == at["result_saved"] == "safe"
+
+
+@dk.workflow(name="undo_swept_saga")
+def saga(ctx: dk.Context, to: str) -> str:
+    """It undoes its own letter in any case, and what it never sent."""
+    try:
+        ctx.call(swept_send, to, key="letter")
+    except dk.Compensated:
+        return "compensated"
+    ctx.compensate(swept_send, to, key="never sent")
+    return ctx.compensate(swept_send, to, key="letter")["id"]
+
+
+@pytest.mark.parametrize("crashes", [1, 2])
+def test_a_workflow_that_undoes_its_own_work_can_be_swept(crashes):
+    """What it undoes itself is an effect like any other: one letter, one correction."""
+    report = dk.sweep(saga, ADA, world=world, crashes=crashes)
+    assert {s.verdict for s in report.schedules} == {"safe", "safe: compensated"}, report.table()
+    assert {s.effects for s in report.schedules if s.verdict == "safe"} == {2}
+
+
+def test_the_sweep_sees_a_correction_that_is_made_twice(tmp_path):
+    """Its service forgets the key at once, against its contract."""
+    forgetful = Mailbox(tmp_path, profile=replace(PROFILES["idempotent"], window=0.0), latency=0)
+
+    @dk.tool(effect="idempotent", timeout=3, name="undo_twice_correct")
+    def correct(call: dk.Call, to: str) -> dict:
+        return forgetful.send(to, "Correction", "Ignore it", key=call.key)
+
+    @dk.tool(timeout=3, compensate=correct, name="undo_twice_send")
+    def send(call: dk.Call, to: str) -> dict:
+        return forgetful.send(to, "Letter", "Hello")
+
+    @dk.workflow(name="undo_twice")
+    def twice(ctx: dk.Context, to: str) -> None:
+        ctx.call(send, to, key="letter")
+        ctx.compensate(send, to, key="letter")
+
+    report = dk.sweep(twice, ADA, world=forgetful)
+    assert "duplicate" in {schedule.verdict for schedule in report.schedules}

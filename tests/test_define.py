@@ -359,6 +359,15 @@ def test_the_source_digest_tells_a_changed_function_from_an_unchanged_one():
     assert len(source_digest(len)) == 64
 
 
+def test_a_digest_of_arguments_that_do_not_fit_is_refused():
+    """An approval can only name a call that could be made."""
+    declared = dk.tool(lambda call, to: None, name="test define: digest")
+    assert declared.digest("ada@example.org") != declared.digest("bela@example.org")
+    assert declared.digest("ada@example.org") == declared.digest(to="ada@example.org")
+    with pytest.raises(TypeError):
+        declared.digest()
+
+
 def test_a_workflow_can_be_run_bare():
     """Nothing is saved, and nothing is needed."""
     declared = dk.workflow(name="test define: bare")(lambda ctx, a, b=2: [ctx, a, b])

@@ -6,6 +6,7 @@ import email.utils
 import json
 import math
 import queue
+import smtplib
 import socket
 import sqlite3
 import subprocess
@@ -23,6 +24,7 @@ from hypothesis import strategies as st
 
 import durakit as dk
 from durakit import protocol
+from durakit.deadline import LONGEST
 from durakit.failures import STATUS_KINDS, FailureKind, classify, parse_retry_after
 from durakit.mail import MailError
 from durakit.protocol import Contract, Effect, Record, Request, Status, decide
@@ -415,6 +417,62 @@ class Hostile(Exception):
 
     def __getattr__(self, name: str) -> object:
         raise RuntimeError(f"no {name}")
+
+
+class HalfInfeasible(dk.Infeasible):
+    """Its constructor forgets to call the one above."""
+
+    def __init__(self) -> None:
+        pass
+
+
+class HalfNotExecuted(dk.NotExecuted):
+    """Its constructor forgets to call the one above."""
+
+    def __init__(self) -> None:
+        pass
+
+
+class Masked:
+    """It does not even tell its class."""
+
+    @property
+    def __class__(self) -> type:
+        raise RuntimeError("no class")
+
+
+def with_attributes(**attributes: object) -> Exception:
+    """An error with these attributes."""
+    error = RuntimeError("some")
+    for name, value in attributes.items():
+        setattr(error, name, value)
+    return error
+
+
+@pytest.mark.parametrize("effect", [True, False])
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (HalfInfeasible(), INFEASIBLE),
+        (HalfNotExecuted(), PERMANENT),
+        (smtplib.SMTPRecipientsRefused({"a@x": 5}), UNKNOWN),
+        (smtplib.SMTPRecipientsRefused({"a@x": ()}), UNKNOWN),
+        (smtplib.SMTPRecipientsRefused(None), UNKNOWN),
+        (with_attributes(status=Masked()), UNKNOWN),
+        (with_attributes(status=429, retry_after=Masked()), TRANSIENT),
+    ],
+)
+def test_an_error_that_is_only_half_made_still_gets_a_kind(error, kind, effect):
+    """Total over what libraries and people really build; nothing becomes 'not executed' by it."""
+    judged = classify(error, effect=effect, now=NOW)
+    assert judged.kind is kind or (kind is UNKNOWN and not effect)
+    assert judged.retry_after is None
+
+
+@pytest.mark.parametrize("value", [1e300, 10**30, "9" * 40, "Fri, 31 Dec 9999 23:59:59 GMT"])
+def test_a_retry_after_of_centuries_is_a_hundred_years(value):
+    """Every form of it: a longer wait is a moment that no calendar has."""
+    assert parse_retry_after(value, NOW) == LONGEST
 
 
 class False429(Exception):

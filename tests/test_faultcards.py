@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 import durakit as dk
 from durakit.failures import FailureKind, classify
-from durakit.lab import faultcards
+from durakit.lab import lessons
 from durakit.lab.faultcards import (
     MOVES,
     POLICIES,
@@ -78,7 +78,7 @@ def test_a_card_tells_its_story_in_two_sentences_and_advises_for_each_contract(i
 
 def test_the_deck_is_found_beside_a_learners_copy(tmp_path, monkeypatch):
     """As the customers are: in the checkout, here, or one folder up; else it says where to go."""
-    monkeypatch.setattr(faultcards, "__file__", str(tmp_path / "a" / "b" / "c" / "faultcards.py"))
+    monkeypatch.setattr(lessons, "__file__", str(tmp_path / "a" / "b" / "c" / "lessons.py"))
     (tmp_path / "course" / "my-lessons").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "course" / "my-lessons")
     with pytest.raises(FileNotFoundError, match="open the lesson in your durakit checkout"):

@@ -382,6 +382,8 @@ def test_a_hundred_thousand_clients_are_served():
         ("leg", lambda: contend(1, NO_BACKOFF, leg=0.0)),
         ("spread", lambda: contend(1, NO_BACKOFF, spread=-1.0)),
         ("clients", lambda: rush(-1, NO_BACKOFF, capacity=1)),
+        ("clients", lambda: rush(10**12, NO_BACKOFF, capacity=1)),
+        ("clients", lambda: contend(10**12, NO_BACKOFF)),
         ("capacity", lambda: rush(1, NO_BACKOFF, capacity=0)),
         ("capacity", lambda: rush(1, NO_BACKOFF, capacity=math.inf)),
         ("seconds_down", lambda: rush(1, NO_BACKOFF, capacity=1, seconds_down=-1)),

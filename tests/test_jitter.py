@@ -351,9 +351,10 @@ def test_a_wait_that_just_reaches_the_deadline_is_not_begun():
 
 @pytest.mark.parametrize("kind", ["full", "equal", "additive"])
 @pytest.mark.parametrize("last_chance", [False, True])
-def test_as_many_attempts_fit_as_the_runtimes_own_rule_begins(kind, last_chance):
+@pytest.mark.parametrize("floor", [0.0, 1.0])
+def test_as_many_attempts_fit_as_the_runtimes_own_rule_begins(kind, last_chance, floor):
     """`durakit.retry.pause` decides for 4,000 clients; each P(N >= k) within four errors."""
-    policy = dk.Retry(0.5, 8.0, 9, jitter=kind, reserve=0.3, last_chance=last_chance)
+    policy = dk.Retry(0.5, 8.0, 9, jitter=kind, floor=floor, reserve=0.3, last_chance=last_chance)
     deadline, attempt_seconds, clients = 12.0, 0.2, 4000
     made = np.zeros(policy.attempts, dtype=int)
     rng = random.Random(5)
@@ -570,6 +571,12 @@ DECORRELATED = dk.Retry(jitter="decorrelated")
         ("rules", lambda: deadline_policies(rules=["stop", "clip"])),
         ("deadline", lambda: deadline_policies(deadline=0.0)),
         ("attempt_seconds", lambda: deadline_policies(attempt_seconds=-1.0)),
+        ("waits", lambda: total_at_most(dk.Retry(), 10**6, 10)),
+        ("waits", lambda: exceeds(dk.Retry(1e-300, 3e9), 1100, 1e9)),
+        ("attempts", lambda: attempts_that_fit(dk.Retry(attempts=10**6), 10)),
+        ("attempts", lambda: expected_attempts(dk.Retry(attempts=10**6), 10)),
+        ("deadline", lambda: deadline_policies(deadline=3e9, clients=1)),
+        ("deadline", lambda: deadline_policies(dk.Retry(0.5, 3e9), clients=1)),
     ],
 )
 def test_what_has_no_answer_is_refused_with_its_field(field, ask):

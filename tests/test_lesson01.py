@@ -10,7 +10,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
 import durakit as dk
-from durakit.lab import lesson01
+from durakit.lab import lesson01, worlds
 
 HERE = checks.LESSONS["01"]
 LESSON = HERE.path
@@ -186,7 +186,7 @@ def test_customers_come_from_the_data_folder_wherever_the_kernel_works(
     monkeypatch.chdir(tmp_path)
     found = lesson01.customers(2)
     assert [customer["name"] for customer in found] == ["Ada", "Bela"]
-    monkeypatch.setattr(lesson01, "CUSTOMERS", Path("data") / "nobody.json")
+    monkeypatch.setattr(worlds, "CUSTOMERS", Path("data") / "nobody.json")
     with pytest.raises(FileNotFoundError, match="open the lesson in your durakit checkout"):
         lesson01.customers()
 

@@ -162,7 +162,7 @@ WRONG_MOVES = {
     "a world asked again": (RIGHT | {"infeasible": "retry"}, "missing a second later too"),
     "a key against a rule": (RIGHT | {"not_allowed": "ask"}, "a key does not change the rule"),
     "a wrong address again": (RIGHT | {"bad_argument": "retry"}, "refused 5 times"),
-    "a card forgotten": (without("timeout"), "Not every card is sorted: timeout."),
+    "a card forgotten": (without("timeout"), "Not every card has a move: 'timeout'"),
     "a card too many": (RIGHT | {"teapot": "retry"}, "There is no card 'teapot'"),
     "a move that is none": (RIGHT | {"refused": "wait"}, "'wait' is no move"),
     "a number": (RIGHT | {"refused": 1}, "1 is no move"),
@@ -287,7 +287,7 @@ WRONG_RULES = {
     "a number": (yes_and_no, "yours says 1"),
     "an error of its own": (careless, "Your code raised AttributeError"),
     "an answer": (True, "You handed over an answer"),
-    "a text": ("may_retry", "This is a str"),
+    "a text": ("may_retry", "Its type is str"),
     "one parameter": (lambda error: True, "called with an error and effect"),
 }  # fmt: skip
 

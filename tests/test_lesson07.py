@@ -420,7 +420,10 @@ WRONG_MOVES = {
     "a person too early": (but(queryable_2_h="hand over"), "a person was called, and it knows no "),
     "a person, ten days": (but(stripe_v2_10_days="hand over"), "it keeps keys for 30 days"),
     "asked before resending": (but(resend_2_h="query"), "'resend, 2 h': it cannot be asked about"),
-    "a card is missing": ({n: m for n, m in RIGHT.items() if n != "smtp, 2 h"}, "is missing"),
+    "a card is missing": (
+        {n: m for n, m in RIGHT.items() if n != "smtp, 2 h"},
+        "has a move: 'smtp, 2 h'",
+    ),
     "a strange card": (RIGHT | {"pigeon": "resend"}, "There is no card 'pigeon'"),
     "no move": (but(smtp_2_h="pray"), "'pray' is no move"),
     "a number": (but(smtp_2_h=1), "1 is no move"),

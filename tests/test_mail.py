@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import doctest
 import itertools
 import json
 import os
@@ -23,6 +24,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import durakit.mail
 from durakit.mail import FAULTS, PROFILES, Fault, Mailbox, MailError, NotSupported, Profile
 from durakit.mail.ledger import SCHEMA_VERSION
 
@@ -94,6 +96,13 @@ def outcomes(mailbox):
 
 
 # ── the plain exchange ───────────────────────────────────────────────────────────────────────────
+
+
+def test_the_guides_example_runs_as_it_stands():
+    """A reader who types it in, and imports no more than it does, sees what it says."""
+    failed, tried = doctest.testmod(durakit.mail, globs={})
+    assert tried
+    assert not failed
 
 
 def test_a_mail_is_delivered_once_and_shown_to_its_customer(new, clock):

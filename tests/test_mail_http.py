@@ -247,6 +247,33 @@ def test_any_key_can_be_looked_up(key):
         assert httpx.get(f"{door.url}/emails?key=none", verify=TLS).status_code == 404
 
 
+@pytest.mark.parametrize("key", ["ü/✉", "ключ", "k\xe9", "a\tb"])
+def test_a_look_up_finds_what_was_delivered_under_the_same_key(key):
+    """Header and address carry it in UTF-8: 'absent' about a delivered key would send it twice."""
+    with served("queryable") as (client, mailbox):
+        headers = {"Idempotency-Key": key.encode()}
+        assert client.post("/emails", json=LETTER, headers=headers).status_code == 200
+        assert [row["key"] for row in mailbox.effects()] == [key]
+        answer = client.get("/emails", params={"key": key})
+        assert answer.json() == {"data": [{"id": "email-1"}]}
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "x"])
+def test_a_request_under_another_sites_name_is_refused_before_anything_is_told(host):
+    """DNS rebinding: a browser on this machine must not read the mail to a foreign page."""
+    with served() as (client, mailbox):
+        assert post(client).status_code == 200
+        for answer in (
+            client.get("/emails/email-1", headers={"Host": host}),
+            client.post("/emails", json=LETTER, headers={"Host": host}),
+        ):
+            assert (answer.status_code, name_of(answer)) == (421, "misdirected_request")
+            assert LETTER["text"] not in answer.text
+        assert len(mailbox.effects()) == 1
+        good = {"Host": f"LOCALHOST:{client.base_url.port}"}
+        assert client.get("/emails/email-1", headers=good).status_code == 200
+
+
 def test_a_service_that_cannot_be_asked_says_so():
     """501, which is no absence; and where it can be asked, a question without a key is no good."""
     with served("idempotent") as (client, _):
@@ -291,7 +318,8 @@ def test_who_announces_far_too_much_is_told_before_sending_it(asks):
     """The refusal comes before a single byte of the body, and then the connection is closed."""
     size = LARGEST_BODY + 1 if asks else 10**12
     with served() as (client, _):
-        head = b"POST /emails HTTP/1.1\r\nHost: x\r\n%bContent-Length: %d\r\n\r\n" % (asks, size)
+        head = b"POST /emails HTTP/1.1\r\nHost: localhost\r\n%b" % asks
+        head += b"Content-Length: %d\r\n\r\n" % size
         said = raw(client.base_url.port, head)
     assert said.startswith(b"HTTP/1.1 413 ")
     assert b"payload_too_large" in said
@@ -303,7 +331,7 @@ def test_a_body_without_end_is_cut_off():
     most, sent = 1024, 0
     with served() as (client, _):
         with socket.create_connection(("127.0.0.1", client.base_url.port), timeout=10) as line:
-            head = b"POST /emails HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+            head = b"POST /emails HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
             line.sendall(head)
             with contextlib.suppress(ConnectionError):
                 while sent < most:
@@ -718,7 +746,7 @@ def test_whatever_comes_is_answered_in_the_words_of_the_profile(
 ):
     """Never a 500, a traceback or another account's data; and Ada's mail stays the only one."""
     door, known = fuzzed_doors[profile], PROFILES[profile]
-    headers = [b"Host: x", b"Connection: close", b"Authorization: " + token]
+    headers = [b"Host: localhost", b"Connection: close", b"Authorization: " + token]
     headers += [b"Content-Type: " + kind, b"Content-Length: %d" % len(body)]
     if key is not None:
         headers.append(b"Idempotency-Key: " + key)
@@ -748,12 +776,12 @@ def test_whatever_comes_is_answered_in_the_words_of_the_profile(
     [
         b"\r\n\r\n",
         b"GET\r\n\r\n",
-        b"POST /emails HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-        b"POST /emails HTTP/1.1\r\nHost: x\r\nContent-Length: 9\xb2\r\n\r\n",
-        b"POST /emails HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 9999 + b"\r\n\r\n",
-        b"POST /emails HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"POST /emails HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{}",
-        b"POST /emails HTTP/1.1\r\nHost: x\r\nIdempotency-Key: " + b"k" * 70_000 + b"\r\n\r\n",
+        b"POST /emails HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"POST /emails HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\xb2\r\n\r\n",
+        b"POST /emails HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + b"9" * 9999 + b"\r\n\r\n",
+        b"POST /emails HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /emails HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{}",
+        b"POST /emails HTTP/1.1\r\nHost: localhost\r\nKey: " + b"k" * 70_000 + b"\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01",
     ],
 )

@@ -80,12 +80,6 @@ ANSWERS = {
 
 
 @pytest.fixture
-def clock():
-    """Virtual time."""
-    return dk.ManualClock()
-
-
-@pytest.fixture
 def new(tmp_path, clock):
     """Make mailboxes of a profile in this test's folder and on its clock."""
     with contextlib.ExitStack() as stack:

@@ -5,6 +5,7 @@ import random
 import threading
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -186,7 +187,8 @@ def test_every_wait_lies_in_the_window_that_is_told(
         ("jitter", "some"), ("jitter", None), ("first_window", 0), ("first_window", math.nan),
         ("first_window", -1), ("floor", -1), ("floor", math.inf), ("floor", "1"),
         ("initial", 1e300), ("cap", 1e12), ("reserve", 1e300), ("last_chance", 1),
-        ("budget", 10), ("floor", False),
+        ("budget", 10), ("floor", False), ("jitter", []), ("jitter", {}), ("floor", None),
+        ("reserve", np.array([1.0, 2.0])), ("floor", np.zeros(2)), ("cap", []), ("initial", 1j),
     ],
 )  # fmt: skip
 def test_a_field_that_makes_no_policy_is_refused_by_its_name(field, value):
@@ -242,6 +244,17 @@ def test_a_last_chance_never_comes_before_the_service_wants_it():
     assert drawn is not None
     assert 1.5 <= drawn.seconds < 2.0
     assert pause(policy, 1, 0.9, remaining=2.0, retry_after=2.0) is None
+
+
+@pytest.mark.parametrize("draw", [0.0, 0.123456, 0.9, 1 - 2**-53])
+def test_no_wait_is_shorter_than_the_floor_not_even_the_last_chance(draw):
+    """Where the floor itself does not fit, there is no chance at all."""
+    policy = Retry(8.0, 8.0, 99, jitter="none", floor=3.0, reserve=0.5, last_chance=True)
+    drawn = pause(policy, 1, draw, remaining=4.0)
+    assert drawn is not None
+    assert drawn.last_chance
+    assert 3.0 <= drawn.seconds < 3.5
+    assert pause(policy, 1, draw, remaining=3.5) is None
 
 
 @pytest.mark.parametrize("effect", ["queryable", "opaque"])

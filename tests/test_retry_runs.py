@@ -264,6 +264,59 @@ def test_a_crash_fills_no_bucket(lab):
     assert [entry["tokens"] for entry in attempts_of(run)] == [2, 1, 0]
 
 
+@pytest.mark.parametrize(("point", "call"), [("result_saved", 2), ("before_intent", 3)])
+def test_a_crash_between_two_calls_fills_no_bucket_either(lab, point, call):
+    """Wherever it comes: two tokens make two retries in all, with and without a crash."""
+    lab.mail.plan = busy(99)
+
+    def declared():
+        policy = dk.Retry(0.1, 0.1, 9, budget=dk.RetryBudget(2, refill=0))
+        send = sender(lab, "between", retry=policy)[0]
+
+        @dk.workflow(name="retry_runs_between_all")
+        def five(ctx: dk.Context) -> int:
+            refused = 0
+            for n in range(5):
+                try:
+                    ctx.call(send, ADA, key=f"mail:{n}")
+                except Exception:
+                    refused += 1
+            return refused
+
+        return five
+
+    crash = dk.CrashAt("retry_runs_between", point, occurrence=call)
+    assert lab.runtime.run(declared(), id="c", crash=crash).crash is not None
+    declared()  # as a new process declares it: full
+    run = lab.open().resume("c")
+    assert (run.status, run.result) == ("completed", 5)
+    assert len(lab.mail.requests()) == 5 + 2
+
+
+def test_what_successes_have_put_back_survives_a_crash_too(lab):
+    """The journal's latest word counts, and it is that of the last call that ended."""
+    lab.mail.plan = busy(2)
+
+    def declared():
+        budget = dk.RetryBudget(2, refill=1.0)
+        send = sender(lab, "back", retry=dk.Retry(0.1, 0.1, 9, budget=budget))[0]
+
+        @dk.workflow(name="retry_runs_back_all")
+        def four(ctx: dk.Context) -> None:
+            for n in range(4):
+                ctx.call(send, ADA, key=f"mail:{n}")
+
+        return budget, four
+
+    budget, workflow = declared()
+    crash = dk.CrashAt("retry_runs_back", "before_intent", occurrence=3)
+    lab.runtime.run(workflow, id="b", crash=crash)
+    assert budget.tokens == 2
+    budget, _ = declared()
+    assert lab.open().resume("b").status == "completed"
+    assert budget.tokens == 2
+
+
 # -- infeasible ---------------------------------------------------------------------------
 
 

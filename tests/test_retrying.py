@@ -4,6 +4,7 @@ import asyncio
 import random
 import threading
 from contextlib import suppress
+from contextvars import ContextVar
 
 import pytest
 
@@ -30,12 +31,6 @@ class Failing:
 def refused(times: int) -> Failing:
     """A service that refuses the connection that many times."""
     return Failing(*[ConnectionRefusedError() for _ in range(times)])
-
-
-@pytest.fixture
-def clock() -> dk.ManualClock:
-    """Virtual time: its ``sleeps`` are the waits."""
-    return dk.ManualClock()
 
 
 def test_a_success_is_returned_and_the_arguments_arrive():
@@ -73,6 +68,7 @@ def test_decorrelated_waits_follow_one_another(clock):
     policy = dk.Retry(1.0, 100.0, 5, jitter="decorrelated")
     dk.retry_call(refused(4), retry=policy, clock=clock, rng=random.Random(5))
     rng, previous = random.Random(5), None
+    assert len(clock.sleeps) == 4
     for wait in clock.sleeps:
         previous = policy.wait(1, rng.random(), previous)
         assert wait == previous
@@ -190,7 +186,7 @@ def test_the_last_chance_is_one_more_attempt_before_the_deadline(clock):
 
 def nested(outer: int, inner: int, clock: dk.ManualClock, **limits: object) -> Failing:
     """Call a helper that always fails, retried, from a function that is retried."""
-    helper = refused(10**6)
+    helper = refused(1000)
 
     def task() -> object:
         return dk.retry_call(helper, retry=dk.Retry(attempts=inner))
@@ -225,7 +221,7 @@ def test_L073_one_deadline_covers_both_layers(clock):
 
 def test_three_layers_call_as_often_as_the_outermost_allows(clock):
     """4 x 4 x 4 would be 64."""
-    helper = refused(10**6)
+    helper = refused(1000)
 
     def layer(work):
         return lambda: dk.retry_call(work, retry=dk.Retry(attempts=4))
@@ -277,4 +273,36 @@ def test_a_limit_that_is_none_is_refused_before_anything_is_called(field, limits
     with pytest.raises(dk.InvalidField) as caught:
         dk.retry_call(work, **limits)
     assert caught.value.field == field
+    assert work.calls == 0
+
+
+def test_what_a_function_sets_in_its_context_stays_inside():
+    """So nothing has to be put back, and an interrupt at any line leaves no layer behind."""
+    mark: ContextVar[int] = ContextVar("mark", default=0)
+    dk.retry_call(lambda: mark.set(1))
+    assert mark.get() == 0
+
+
+def test_a_token_for_a_retry_that_is_not_made_goes_back(clock):
+    """Where the wait does not fit, and where the sleep itself has reached the deadline."""
+    budget = dk.RetryBudget(5, refill=0)
+    policy = dk.Retry(20.0, 20.0, 3, jitter="none", budget=budget)
+    with pytest.raises(dk.DeadlineExceeded):
+        dk.retry_call(refused(9), retry=policy, clock=clock, deadline=10)
+    assert budget.tokens == 5
+    sleep = clock.sleep
+    clock.sleep = lambda seconds: sleep(seconds + 100)
+    work = refused(9)
+    policy = dk.Retry(1.0, 1.0, 3, jitter="none", budget=budget)
+    with pytest.raises(dk.DeadlineExceeded):
+        dk.retry_call(work, retry=policy, clock=clock, deadline=10)
+    assert (work.calls, budget.tokens) == (1, 5)
+
+
+@pytest.mark.parametrize("effect", ["once", None, [], {}, 1])
+def test_an_effect_that_is_none_is_refused_by_its_name(effect):
+    """Nothing is called."""
+    work = refused(1)
+    with pytest.raises(dk.InvalidField, match="^effect: "):
+        dk.retry_call(work, effect=effect)
     assert work.calls == 0

@@ -15,12 +15,6 @@ TO = ("ada@example.org", "Hi", "Hello")
 
 
 @pytest.fixture
-def clock():
-    """Virtual time."""
-    return dk.ManualClock()
-
-
-@pytest.fixture
 def rt(tmp_path, clock, mail):
     """A runtime on a fresh file and virtual time, whose crashes reach the world."""
     path, rng = tmp_path / "run.db", random.Random(1)

@@ -25,40 +25,11 @@ laws = settings(deadline=None, max_examples=60, suppress_health_check=[HealthChe
 
 
 @pytest.fixture
-def clock():
-    """Time that passes only when somebody works or waits."""
-    return dk.ManualClock()
-
-
-@pytest.fixture
 def mailbox(tmp_path, clock):
     """The outside world, on the same clock, answering at once."""
     box = Mailbox(tmp_path / "world", clock=clock, latency=0.0)
     yield box
     box.close()
-
-
-@pytest.fixture
-def real_mailbox(tmp_path):
-    """The outside world in real time, answering at once."""
-    box = Mailbox(tmp_path / "real-world", latency=0.0)
-    yield box
-    box.close()
-
-
-@pytest.fixture
-def runtime(tmp_path, clock, mailbox):
-    """Opens runtimes on one file: each is another driver."""
-    opened = []
-
-    def open_one(**more):
-        given = {"clock": clock, "world": mailbox, "rng": random.Random(0), **more}
-        opened.append(dk.Runtime(tmp_path / "run.db", durability="process", **given))
-        return opened[-1]
-
-    yield open_one
-    for rt in opened:
-        rt.close()
 
 
 def payloads(run, kind):

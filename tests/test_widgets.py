@@ -14,7 +14,9 @@ import shop
 
 import durakit as dk
 from durakit.lab import widgets
+from durakit.lab.plots import WIDGET_VIEW
 from durakit.lab.scenarios import Frame, Moment, Scenario, Trace, Truth
+from durakit.lab.view import CONTROL_NAMES
 from durakit.lab.widgets import (
     CheckpointInspector,
     CrashScrubber,
@@ -71,7 +73,7 @@ def pages(widget):
     return [
         part.value
         for part in parts(widget)
-        if isinstance(part, ipywidgets.HTML) and part.value != widgets._NAMES
+        if isinstance(part, ipywidgets.HTML) and part.value != CONTROL_NAMES
     ]
 
 
@@ -395,10 +397,10 @@ def test_our_one_line_of_script_is_a_constant(scrubber):
     for view in (scrubber, Inbox(HostileWorld())):
         values = [part.value for part in parts(view) if isinstance(part, ipywidgets.HTML)]
         running = [v for v in values if any(a.startswith("on") for a in Page(v).attributes)]
-        assert running == [widgets._NAMES]
-    assert "http" not in widgets._NAMES
-    assert "aria-label" in widgets._NAMES
-    assert "[title]" in widgets._NAMES, "the name of a slider is its tooltip"
+        assert running == [CONTROL_NAMES]
+    assert "http" not in CONTROL_NAMES
+    assert "aria-label" in CONTROL_NAMES
+    assert "[title]" in CONTROL_NAMES, "the name of a slider is its tooltip"
 
 
 # -- what a notebook keeps -------------------------------------------------------------------------
@@ -428,7 +430,7 @@ def test_what_is_stored_is_the_same_each_time_and_on_each_machine(scrubber, tmp_
     again = CrashScrubber(WITH_KEY, WITHOUT_KEY)
     for view, other in zip(views, [again, *views[1:]], strict=True):
         bundle, twin = view._repr_mimebundle_(), other._repr_mimebundle_()
-        assert set(bundle) == {"text/plain", "text/html", widgets.WIDGET_VIEW}
+        assert set(bundle) == {"text/plain", "text/html", WIDGET_VIEW}
         for kind in ("text/plain", "text/html"):
             assert bundle[kind] == twin[kind]
             assert not re.search(r"0x[0-9a-f]{6}|IPY_MODEL|VBox|children=", bundle[kind])

@@ -35,7 +35,8 @@ from pydantic import BaseModel, ConfigDict
 from durakit.define import Call, Tool, tool
 from durakit.driver import Context
 from durakit.errors import ArgumentsDiffer
-from durakit.lab.lesson01 import customers
+from durakit.lab.lessons import find_data
+from durakit.lab.worlds import customers
 from durakit.machine import Done, Machine, SavePlace, every, machine, only_at_the_end
 from durakit.mail import Mailbox
 
@@ -214,7 +215,7 @@ class Transcript(_Part):
     @classmethod
     def load(cls, name: str) -> Transcript:
         """Read the transcript of that name. Raises FileNotFoundError, naming those there are."""
-        path = _folder() / f"{name}.json"
+        path = find_data(TRANSCRIPTS) / f"{name}.json"
         if name not in transcript_names():
             known = ", ".join(transcript_names())
             raise FileNotFoundError(f"no transcript {name!r}; there are: {known}")
@@ -223,16 +224,7 @@ class Transcript(_Part):
 
 def transcript_names() -> list[str]:
     """Return the names of the transcripts there are."""
-    return sorted(path.stem for path in _folder().glob("*.json"))
-
-
-def _folder() -> Path:
-    checkout = Path(__file__).resolve().parent.parent.parent
-    here = Path.cwd()
-    for place in (checkout, here, here.parent):
-        if (place / TRANSCRIPTS).is_dir():
-            return place / TRANSCRIPTS
-    raise FileNotFoundError(f"no {TRANSCRIPTS} here: open the lesson in your durakit checkout")
+    return sorted(path.stem for path in find_data(TRANSCRIPTS).glob("*.json"))
 
 
 class ScriptedModel:

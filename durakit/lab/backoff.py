@@ -23,8 +23,8 @@ import traitlets
 from durakit.lab.herd import Crowd, rush
 from durakit.lab.html import Row, Table, h
 from durakit.lab.jitter import DeadlineRule, attempts_that_fit, sample_waits
-from durakit.lab.plots import BLUE, GREY, INK, RED, Plot
-from durakit.lab.widgets import _button, _names, _View
+from durakit.lab.plots import BLUE, GREY, INK, RED, TROUBLE, Plot
+from durakit.lab.view import ModelView, button, control_names, in_a_row
 from durakit.retry import Retry, pause
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ JITTERS: Final = {
     "none": "exactly the bound",
 }
 
-#: How a bar looks that stands for trouble, and how any other does.
-_BAD: Final[dict[str, Any]] = {"facecolor": "#ffd9de", "edgecolor": RED, "hatch": "////"}
+#: How a bar looks that does not stand for trouble.
 _GOOD: Final[dict[str, Any]] = {"facecolor": BLUE, "edgecolor": BLUE}
 
 #: Where no closed form is known, so many runs are drawn instead.
@@ -425,7 +424,7 @@ def _draw_arrivals(
     axes: Axes, counts: np.ndarray[Any, Any], bar: float, head: str, *, red: bool
 ) -> None:
     starts = np.arange(counts.size) * bar
-    axes.bar(starts, counts, width=bar, align="edge", linewidth=1.0, **(_BAD if red else _GOOD))
+    axes.bar(starts, counts, width=bar, align="edge", linewidth=1.0, **(TROUBLE if red else _GOOD))
     axes.set_facecolor("white")
     axes.set_title(head, loc="left", fontsize=10, color=INK)
     axes.set_ylabel(f"requests in {bar:g} s", fontsize=9, color=INK)
@@ -565,7 +564,7 @@ def _whole(share: float) -> str:
 def _draw_shares(axes: Axes, shares: Sequence[float], head: str, troubles: Sequence[str]) -> None:
     """Draw bars, each with its number; what has a trouble is hatched and says it."""
     for n, (share, trouble) in enumerate(zip(shares, troubles, strict=True)):
-        axes.barh(n, share, height=0.66, linewidth=1.2, **(_BAD if trouble else _GOOD))
+        axes.barh(n, share, height=0.66, linewidth=1.2, **(TROUBLE if trouble else _GOOD))
         axes.text(
             share + 0.02, n, f"{_whole(share)}  {trouble}", va="center", fontsize=9,
             color=RED if trouble else INK, weight="bold" if trouble else "normal",
@@ -583,7 +582,7 @@ def _draw_shares(axes: Axes, shares: Sequence[float], head: str, troubles: Seque
 _Control = tuple[str, str, float, str]
 
 
-class _Explorer(_View):
+class _Explorer(ModelView):
     """Sliders over a model, a status line, and the model's picture."""
 
     _controls: tuple[_Control, ...] = ()
@@ -601,18 +600,17 @@ class _Explorer(_View):
             tooltip="How a wait is drawn from its window", layout={"width": "390px"},
             style={"description_width": "110px"},
         )  # fmt: skip
-        self.again = _button("Draw again", "Take the next seed", self.guarded(self._next_seed))
+        self.again = button("Draw again", "Take the next seed", self.guarded(self._next_seed))
         self._body = widgets.HTML(layout={"width": "auto"})
         for control in self.controls.values():
             control.observe(self.guarded(self._from_controls), "value")
         model.observe(self.guarded(self._show), list(self.controls))
-        line = {"width": "100%", "flex_flow": "row wrap", "align_items": "center"}
         self.children = (
-            widgets.HBox([*self.controls.values(), self.again], layout=line),
+            in_a_row([*self.controls.values(), self.again]),
             self.status,
             self._trouble,
             self._body,
-            _names(),
+            control_names(),
         )
         self.guarded(self._show)(None)
 
@@ -626,14 +624,6 @@ class _Explorer(_View):
             readout_format="d" if whole else ".2f", layout={"width": "340px"},
             style={"description_width": "110px"},
         )  # fmt: skip
-
-    def text(self) -> str:
-        """Return what is shown now, as plain text."""
-        return str(self.model.text())
-
-    def html(self) -> str:
-        """Return what is shown now, as HTML without controls."""
-        return str(self.model.html())
 
     def figure(self) -> Any:
         """Return the picture that is shown now as a matplotlib figure."""

@@ -33,8 +33,8 @@ from durakit.define import Call, Tool, Workflow, tool, workflow
 from durakit.driver import Context
 from durakit.errors import DeadlineExceeded, InvalidField
 from durakit.lab.html import Row, Table, h, one_line
-from durakit.lab.plots import BLUE, INK, RED, Plot
-from durakit.lab.widgets import _names, _View
+from durakit.lab.plots import BLUE, INK, LIGHT_RED, RED, Plot
+from durakit.lab.view import BOX, ModelView, control_names, in_a_row
 from durakit.mail import Fault, Mailbox
 from durakit.run import Run
 from durakit.runtime import Runtime
@@ -127,6 +127,8 @@ class Budgets:
                 raise InvalidField(
                     field.name, f"needs seconds above 0 and below 1e6, got {value!r}"
                 )
+            if field.type == "bool" and type(value) is not bool:
+                raise InvalidField(field.name, f"needs True or False, got {value!r}")
             if field.type == "int" and not (type(value) is int and 1 <= value <= MOST_PIECES):
                 raise InvalidField(field.name, f"needs 1 to {MOST_PIECES}, got {value!r}")
         if self.turns * self.calls > MOST_PIECES:
@@ -241,7 +243,10 @@ class Budgets:
         short = intent.payload.get("shortened")
         available = self.call if short is None else round(float(short["to"]), 3)
         end = next(e for e in entries[at + 1 :] if e.key == intent.key)
-        level, name = ("call", "call") if short is None else (short["level"], short["name"])
+        by = end.payload.get("fired", short)  # of two that end together, the outer one fires
+        level, name = "call", "call"
+        if by is not None and by["level"] != "call":
+            level, name = by["level"], by["name"]
         return Bar(
             "call", intent.key, intent.at, self.call, available, end.at,
             known=end.kind == "result", cut_by=_named(level, name),
@@ -487,7 +492,7 @@ def _draw_bar(axes: Axes, trace: BudgetTrace, bar: Bar, y: int) -> None:
     axes.barh(y, bar.available, _THICK, bar.begins, color="#d5e6f3")
     axes.barh(y, min(bar.used, bar.available), _THICK * 0.5, bar.begins, color=BLUE)
     if bar.over:
-        axes.barh(y, bar.over, _THICK * 0.5, bar.begins + bar.available, color="#ffd9de",
+        axes.barh(y, bar.over, _THICK * 0.5, bar.begins + bar.available, color=LIGHT_RED,
                   edgecolor=RED, hatch="//////", linewidth=1)  # fmt: skip
     # The outline comes last, so that nothing hides what was asked for.
     axes.barh(y, bar.limit, _THICK, bar.begins, fill=False, edgecolor=INK, linewidth=1)
@@ -610,10 +615,9 @@ _SLIDERS: Final = {
     "call": ("Call", "Call limit in seconds"),
     "service": ("Mail takes", "Seconds that the mail service takes"),
 }
-_BOX: Final = {True: "☑", False: "☐"}
 
 
-class BudgetExplorer(_View):
+class BudgetExplorer(ModelView):
     """Sliders for the limits of the three levels and for the service: which limit fires first?
 
     Each move runs the scenario anew on a manual clock. Arrow keys move a slider by one second.
@@ -642,25 +646,16 @@ class BudgetExplorer(_View):
             self.guarded(partial(self._take, "inherited", self.inherited)), "value"
         )
         self.model.observe(self.guarded(self._show), [*self.sliders, "inherited"])
-        line = {"width": "100%", "flex_flow": "row wrap", "align_items": "center"}
         self.children = (
-            widgets.HBox(list(self.sliders.values()), layout=line),
-            widgets.HBox([self.inherited], layout=line),
+            in_a_row(list(self.sliders.values())),
+            in_a_row([self.inherited]),
             self.status,
             self._trouble,
             self._body,
-            _names(),
+            control_names(),
         )
         self.inherited.value = self.model.inherited
         self._show()
-
-    def text(self) -> str:
-        """Return what is shown now, as plain text."""
-        return self.model.text()
-
-    def html(self) -> str:
-        """Return what is shown now, as HTML without controls."""
-        return self.model.html()
 
     def figure(self) -> Any:
         """Return the picture that is shown now as a matplotlib figure."""
@@ -674,6 +669,6 @@ class BudgetExplorer(_View):
         for name, slider in self.sliders.items():
             slider.value = getattr(self.model, name)
         self.inherited.value = self.model.inherited
-        self.inherited.description = f"{_BOX[self.model.inherited]} Limits are inherited"
+        self.inherited.description = f"{BOX[self.model.inherited]} Limits are inherited"
         self.say(self.model.status())
         self._body.value = self.model.plot().html()

@@ -42,8 +42,9 @@ from durakit.errors import Infeasible, InvalidField
 from durakit.failures import FailureKind, classify
 from durakit.lab.agent import Transcript
 from durakit.lab.html import Row, Shown, SideBySide, Table, h
-from durakit.lab.plots import BLUE, INK, RED, Plot
-from durakit.lab.widgets import _button, _names, _View
+from durakit.lab.lessons import find_data
+from durakit.lab.plots import BLUE, INK, RED, TROUBLE, Plot
+from durakit.lab.view import LINE, ModelView, button, control_names, in_a_row
 from durakit.mail import Fault, Mailbox
 from durakit.protocol import Probed
 from durakit.retry import Retry
@@ -149,7 +150,7 @@ def cards(*, extra: bool = False) -> tuple[Card, ...]:
 
     Raises FileNotFoundError, saying where to go, where there is no such file.
     """
-    read = TypeAdapter(tuple[Card, ...]).validate_json(_file().read_bytes())
+    read = TypeAdapter(tuple[Card, ...]).validate_json(find_data(CARDS).read_bytes())
     return tuple(one for one in read if extra or not one.extra)
 
 
@@ -159,15 +160,6 @@ def card(id: str) -> Card:
     if id not in known:
         raise InvalidField("card", f"no card {id!r}; there are: {', '.join(known)}")
     return known[id]
-
-
-def _file() -> Path:
-    checkout = Path(__file__).resolve().parent.parent.parent
-    here = Path.cwd()
-    for place in (checkout, here, here.parent):
-        if (place / CARDS).is_file():
-            return place / CARDS
-    raise FileNotFoundError(f"no {CARDS} here: open the lesson in your durakit checkout")
 
 
 # -- a card come true ------------------------------------------------------------------------------
@@ -648,11 +640,7 @@ def plot_fault_matrix(matrix: Matrix) -> Plot:
 def _draw_cell(axes: Axes, x: int, y: int, cell: Cell) -> None:
     from matplotlib.patches import Rectangle  # noqa: PLC0415 - loaded with the first picture
 
-    look: dict[str, Any] = (
-        {"facecolor": "white", "edgecolor": BLUE}
-        if cell.good
-        else {"facecolor": "#ffd9de", "edgecolor": RED, "hatch": "////"}
-    )
+    look = {"facecolor": "white", "edgecolor": BLUE} if cell.good else TROUBLE
     axes.add_patch(Rectangle((x - 0.46, y - 0.42), 0.92, 0.84, linewidth=1.2, **look))
     mails = f"{cell.mails} mail{'' if cell.mails == 1 else 's'}"
     word = cell.word.replace("in vain ", "in vain\n")
@@ -772,7 +760,7 @@ class DeckModel(traitlets.HasTraits):
         back = self.back()
         turned = "" if back is None else f"{back.html()}<p>{h(self.card.because)}</p>"
         return (
-            '<div style="border: 1px solid rgba(128, 128, 128, 0.6); border-radius: 6px; '
+            f'<div style="border: {LINE}; border-radius: 6px; '
             f'padding: 4px 12px; overflow-x: auto"><h4 style="margin: 6px 0">{h(self.card.title)}'
             f"</h4><p>{h(self.card.story)}</p>{self.face().html()}{turned}</div>"
         )
@@ -792,40 +780,31 @@ class DeckModel(traitlets.HasTraits):
         return f"<div>{status}{self.body()}{overview}</div>"
 
 
-class FaultCards(_View):
+class FaultCards(ModelView):
     """Go through the cards, decide about each, and see what is in the ledger then."""
 
     def __init__(self) -> None:
         self.model = DeckModel()
         super().__init__()
-        self.previous = _button(
+        self.previous = button(
             "Previous", "Go to the card before", self.guarded(lambda: self._go(-1))
         )
-        self.next = _button("Next", "Go to the card after", self.guarded(lambda: self._go(1)))
+        self.next = button("Next", "Go to the card after", self.guarded(lambda: self._go(1)))
         self.moves = {
-            move: _button(words, f"Decide: {words}", self.guarded(partial(self._decide, move)))
+            move: button(words, f"Decide: {words}", self.guarded(partial(self._decide, move)))
             for move, words in MOVES.items()
         }
         self._body = widgets.HTML(layout={"width": "auto"})
         self.model.observe(self.guarded(self._show), ["position", "move"])
-        line = {"width": "100%", "flex_flow": "row wrap", "align_items": "center"}
         self.children = (
-            widgets.HBox([self.previous, self.next], layout=line),
+            in_a_row([self.previous, self.next]),
             self._body,
-            widgets.HBox(list(self.moves.values()), layout=line),
+            in_a_row(list(self.moves.values())),
             self.status,
             self._trouble,
-            _names(),
+            control_names(),
         )
         self._show()
-
-    def text(self) -> str:
-        """Return what is shown now, as plain text."""
-        return self.model.text()
-
-    def html(self) -> str:
-        """Return what is shown now, as HTML without controls."""
-        return self.model.html()
 
     def _go(self, by: int) -> None:
         self.model.position += by
@@ -835,8 +814,8 @@ class FaultCards(_View):
 
     def _show(self) -> None:
         """Bring every control and text to what the model says."""
-        for move, button in self.moves.items():
+        for move, choice in self.moves.items():
             # A shape in the words, and not the colour alone, tells which one was chosen.
-            button.description = f"{'●' if move == self.model.move else '○'} {MOVES[move]}"
+            choice.description = f"{'●' if move == self.model.move else '○'} {MOVES[move]}"
         self.say(self.model.status())
         self._body.value = self.model.body()

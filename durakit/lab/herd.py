@@ -134,6 +134,11 @@ def _block(crowd: _Clients, alive: Whole) -> tuple[Floats, Floats, Whole]:
     )
 
 
+def _crowd(clients: int) -> int:
+    _at_most_calls(whole("clients", clients, 1), clients)
+    return clients
+
+
 def _at_most_calls(calls: int, clients: int) -> None:
     if calls > MOST_CALLS:
         raise InvalidField(
@@ -226,7 +231,7 @@ def contend(
     """
     rng = np.random.default_rng(seed)
     writers = _Writers(
-        whole("clients", clients, 1),
+        _crowd(clients),
         policy,
         ahead("leg", leg),
         _not_negative("spread", spread),
@@ -344,7 +349,7 @@ def rush(
         ahead("slot", slot),
     )
     callers = _Callers(
-        whole("clients", clients, 1),
+        _crowd(clients),
         policy,
         math.inf if deadline is None else ahead("deadline", deadline),
         _not_negative("latency", latency),

@@ -56,6 +56,12 @@ Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
+#: The exact law of more waits takes minutes, and Python's whole stack.
+MOST_WAITS: Final = 300
+
+#: Bins of 50 ms that are counted at most: a month.
+_MOST_BINS: Final = 60_000_000
+
 #: Every float64 doubled this often is above every other.
 _ALL_DOUBLINGS: Final = 2100
 
@@ -96,6 +102,13 @@ def whole(field: str, value: object, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InvalidField(field, f"needs a whole number from {least}, got {value!r}")
     return value
+
+
+def _at_most_waits(field: str, waits: int) -> None:
+    if waits > MOST_WAITS:
+        raise InvalidField(
+            field, f"the exact law is computed of {MOST_WAITS} waits at most, not of {waits}"
+        )
 
 
 def _first(policy: Retry) -> Fraction:
@@ -223,6 +236,7 @@ def _at_most(widths: tuple[tuple[Fraction, int], ...], x: Fraction) -> Fraction:
 
 def _total(policy: Retry, waits: int, x: Fraction, *, below: bool = False) -> Fraction:
     """P(S <= x), or with ``below`` P(S < x), which differs only where no wait is random."""
+    _at_most_waits("waits", waits)
     widths = Counter[Fraction]()
     for (low, high), times in _windows(policy, waits).items():
         x -= times * low
@@ -269,13 +283,17 @@ def attempts_that_fit(
     An attempt takes a = ``attempt_seconds``; a wait is begun only if it leaves more than the
     reserve before the deadline. The reserve is the policy's own, and one attempt at least. Then
     P(N >= k + 1) = P(S_k < deadline - k * a - reserve). The first attempt is always made.
-    With ``last_chance``, attempt k + 1 is made if attempt k was and left more than the reserve.
+    With ``last_chance``, attempt k + 1 is made if attempt k was and left more than the reserve
+    and the floor.
     """
     end, attempt = _exact("deadline", deadline), _exact("attempt_seconds", attempt_seconds)
+    _at_most_waits("attempts", policy.attempts - 1)
     if attempt < 0:
         raise InvalidField("attempt_seconds", f"needs a time, got {attempt_seconds!r}")
     reserve = max(attempt, _exact("reserve", policy.reserve))
-    own = 1 if policy.last_chance else 0
+    own = 0
+    if policy.last_chance:
+        own, reserve = 1, reserve + _exact("floor", policy.floor)
     return tuple(
         Fraction(1) if k == 0 else _total(policy, k - own, end - k * attempt - reserve, below=True)
         for k in range(policy.attempts)
@@ -450,6 +468,8 @@ class _Outage:
         # The last start so far at which an attempt could still succeed.
         self._useful = np.zeros(clients)
         longest = deadline + max(policy.cap + 1.0, policy.floor)
+        if longest / self.BIN > _MOST_BINS:
+            raise InvalidField("deadline", f"with the longest wait it is too far away: {longest} s")
         self._bins = np.zeros(int(longest / self.BIN) + 2, dtype=np.int64)
 
     def play(self, rng: np.random.Generator) -> DeadlineRule:
@@ -481,7 +501,9 @@ class _Outage:
                 return starts, wanted < left, never
             case "last_chance":
                 fits = wanted < room
-                return np.where(fits, starts, now + draws * room), room > 0, ~fits
+                floor = self._policy.floor
+                chance = now + floor + draws * (room - floor)
+                return np.where(fits, starts, chance), room > floor, ~fits
             case "clamp_reserve":
                 latest = self._deadline - self._reserve
                 return np.where(wanted < room, starts, latest), room > 0, never

@@ -38,7 +38,7 @@ from durakit.errors import InvalidField
 from durakit.faults import CrashAt
 from durakit.lab.agent import AgentState, Desk
 from durakit.lab.html import Row, Table, one_line
-from durakit.lab.plots import BLUE, GREY, INK, RED, Plot
+from durakit.lab.plots import BLUE, GREY, INK, RED, TROUBLE, Plot
 from durakit.lab.scenarios import POINT_WORDS
 from durakit.mail import PROFILES, Fault, Mailbox, Profile
 from durakit.retry import Retry
@@ -600,8 +600,8 @@ def _bad(cells: Sequence[Judged], strategy: str) -> int:
 _LOOKS: Final[dict[str, dict[str, Any]]] = {
     ONE_MAIL: {"facecolor": "white", "edgecolor": BLUE},
     REFUSED: {"facecolor": "#eeeeee", "edgecolor": GREY, "hatch": "..."},
-    DUPLICATE: {"facecolor": "#ffd9de", "edgecolor": RED, "hatch": "////"},
-    LOST: {"facecolor": "#ffd9de", "edgecolor": RED, "hatch": "xxx"},
+    DUPLICATE: TROUBLE,
+    LOST: TROUBLE | {"hatch": "xxx"},
 }
 
 

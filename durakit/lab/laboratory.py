@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from durakit.clock import ManualClock
-from durakit.define import Tool, Workflow
-from durakit.lab.exercises import Finding, todo, wrong
 from durakit.mail import PROFILES, Fault, Mailbox
 from durakit.runtime import Runtime
 
@@ -61,20 +59,3 @@ def borrowed(mailbox: Mailbox, kind: type[L]) -> Iterator[L]:
                 mailbox.close()
             else:
                 mailbox.fresh(home)
-
-
-def handed_over(workflow: object, mailbox: object) -> tuple[Workflow, Mailbox] | Finding:
-    """The learner's workflow and its mailbox, or what is to be said where they are not that."""
-    if isinstance(workflow, Tool):
-        return wrong("You handed over the tool. Hand over the workflow that calls it.")
-    if not isinstance(workflow, Workflow):
-        return wrong(
-            "The first thing to hand over is your workflow: the function below @dk.workflow, "
-            f"by its name and without brackets. This is a {type(workflow).__name__}."
-        )
-    if not isinstance(mailbox, Mailbox):
-        return wrong("The second thing to hand over is the mailbox that your tool sends to.")
-    code = getattr(workflow.function, "__code__", None)
-    if code is not None and ... in code.co_consts:
-        return todo("Put an operation key in the place of the three dots, then check again.")
-    return workflow, mailbox

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from durakit.clock import ManualClock
 from durakit.define import Workflow
 from durakit.errors import SimulatedCrash
 from durakit.faults import CrashAt
+from durakit.lab.answers import handed_over, misfit
 from durakit.lab.exercises import (
     Exercise,
     Finding,
     Note,
     Row,
-    SideBySide,
     Table,
     closing,
     fresh_folder,
@@ -24,10 +22,9 @@ from durakit.lab.exercises import (
     right,
     wrong,
 )
-from durakit.lab.laboratory import Laboratory, borrowed, handed_over
-from durakit.mail import Fault, Mailbox
-from durakit.run import Run
-from durakit.runtime import Runtime
+from durakit.lab.laboratory import Laboratory, borrowed
+from durakit.lab.worlds import beside, customers, new_mailbox, new_world, reopen_world
+from durakit.mail import Fault
 
 __all__ = [
     "beside",
@@ -40,84 +37,12 @@ __all__ = [
     "start",
 ]
 
-CUSTOMERS: Final = Path("data") / "customers.json"
-
-
 # -- what the cells use ----------------------------------------------------------------------------
 
 
 def start() -> Path:
     """Return a fresh folder for everything that this lesson writes; it goes with the kernel."""
     return fresh_folder("lesson01")
-
-
-def customers(number: int = 3) -> list[dict[str, Any]]:
-    """Return the first customers of ``data/customers.json``: id, name and email.
-
-    Raises FileNotFoundError, saying where to go, where there is no such file.
-    """
-    checkout = Path(__file__).resolve().parent.parent.parent
-    here = Path.cwd()
-    for place in (checkout, here, here.parent):
-        if (place / CUSTOMERS).is_file():
-            listed: list[dict[str, Any]] = json.loads((place / CUSTOMERS).read_bytes())
-            return listed[:number]
-    raise FileNotFoundError(f"no {CUSTOMERS} here: open the lesson in your durakit checkout")
-
-
-def new_mailbox(folder: Path, profile: str = "opaque", plan: tuple[Fault, ...] = ()) -> Mailbox:
-    """Return a mail service with an empty ledger, on a manual clock.
-
-    A folder that was used before is left as it is and the next free name is taken, so that a cell
-    can be run again and shows the same.
-    """
-    return Mailbox(_names(folder)[-1], profile=profile, clock=ManualClock(), plan=plan)
-
-
-def new_world(
-    folder: Path, profile: str = "opaque", plan: tuple[Fault, ...] = ()
-) -> tuple[Mailbox, Runtime]:
-    """Return a new mail service and a runtime on its clock, each with a file of its own."""
-    return _with_runtime(new_mailbox(folder, profile, plan), _names(folder)[-2])
-
-
-def reopen_world(folder: Path, profile: str = "opaque") -> tuple[Mailbox, Runtime]:
-    """Open the two files of a world again, as they were left: the latest of that name."""
-    home = _names(folder)[-2]
-    return _with_runtime(Mailbox(home, profile=profile, clock=ManualClock()), home)
-
-
-def _with_runtime(mailbox: Mailbox, home: Path) -> tuple[Mailbox, Runtime]:
-    # The clock is a ManualClock; a mailbox knows only that it is some clock.
-    clock = cast("ManualClock", mailbox.clock)
-    return mailbox, Runtime(home / "runs.db", clock=clock, world=mailbox, owner="lesson")
-
-
-def _names(folder: Path) -> list[Path]:
-    """Return the used names of a folder, in order, and the first free one."""
-    names = [folder]
-    while names[-1].exists():
-        names.append(folder.with_name(f"{folder.name}-{len(names) + 1}"))
-    return names
-
-
-def beside(run: Run, mailbox: Mailbox) -> SideBySide:
-    """Return what the runtime believes about ``run``, beside what the mail service has done."""
-    believed = run.operations()[["key", "status", "outcome", "attempts"]].to_dict("records")
-    sent = [
-        {"mail": mail["id"], "to": mail["to"], "key": effect["key"] or "(none)"}
-        for mail, effect in zip(mailbox.inbox(), mailbox.effects(), strict=True)
-    ]
-    return SideBySide(
-        (
-            Table(
-                f"BELIEF: the runtime's file (the run is {run.status})",
-                [{str(name): value for name, value in row.items()} for row in believed],
-                "(no record)",
-            ),
-            Table("TRUTH: the mail service's ledger", sent, "(no mail)"),
-        )
-    )
 
 
 def end() -> Note:
@@ -163,10 +88,9 @@ def check_exactly_once(workflow: object, mailbox: object) -> Finding:
         return answer
     workflow, mailbox = answer
     ada, bela = customers(2)
-    try:
-        workflow.parameters.dump((ada,), {})
-    except TypeError as error:
-        return wrong(f"Your workflow is called with ctx and one customer: {one_line(error)}.")
+    finding = misfit(workflow, (ada,), "one customer")
+    if finding is not None:
+        return finding
     with borrowed(mailbox, _Laboratory) as laboratory:
         return (
             _without_a_crash(laboratory, workflow, ada)

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from durakit.clock import ManualClock
-from durakit.define import Tool, Workflow
+from durakit.define import Workflow
 from durakit.errors import UsageError
 from durakit.faults import CrashAt, kill_this_process
 from durakit.kill import can_fork
+from durakit.lab.answers import handed_over, misfit
 from durakit.lab.exercises import (
     Exercise,
     Finding,
@@ -29,12 +30,11 @@ from durakit.lab.exercises import (
     one_line,
     right,
     theirs,
-    todo,
     wrong,
 )
 from durakit.lab.laboratory import Laboratory, borrowed
-from durakit.lab.lesson01 import beside, customers, new_world
 from durakit.lab.scenarios import Scenario, kill_for_real
+from durakit.lab.worlds import beside, customers, new_world
 from durakit.mail import Mailbox
 from durakit.run import Run
 from durakit.sweep import (
@@ -254,16 +254,18 @@ def _count_mails(folder: Path) -> int:
 
 def check_crash_proof(workflow: object, mailbox: object) -> Finding:
     """Check a workflow that writes to several readers. The sweep decides; the ledger counts."""
-    finding = _misread(workflow, mailbox)
+    if isinstance(workflow, Report):
+        return wrong(
+            "You handed over a report. Hand over the workflow: the check sweeps it itself."
+        )
+    answer = handed_over(workflow, mailbox)
+    if isinstance(answer, Finding):
+        return answer
+    workflow, mailbox = answer
+    readers = customers(3)
+    finding = misfit(workflow, (readers,), "a list of readers")
     if finding is not None:
         return finding
-    assert isinstance(workflow, Workflow)
-    assert isinstance(mailbox, Mailbox)
-    readers = customers(3)
-    try:
-        workflow.parameters.dump((readers,), {})
-    except TypeError as error:
-        return wrong(f"Your workflow is called with ctx and a list of readers: {one_line(error)}.")
     with borrowed(mailbox, _Laboratory) as laboratory:
         finding = _without_a_crash(laboratory, workflow, readers)
         if finding is not None:
@@ -273,27 +275,6 @@ def check_crash_proof(workflow: object, mailbox: object) -> Finding:
         if judged.state is not State.PASS:
             return judged
         return _started_again(laboratory, workflow, readers) or judged
-
-
-def _misread(workflow: object, mailbox: object) -> Finding | None:
-    """What to say where something else was handed over, or nothing yet."""
-    if isinstance(workflow, Report):
-        return wrong(
-            "You handed over a report. Hand over the workflow: the check sweeps it itself."
-        )
-    if isinstance(workflow, Tool):
-        return wrong("You handed over the tool. Hand over the workflow that calls it.")
-    if not isinstance(workflow, Workflow):
-        return wrong(
-            "The first thing to hand over is your workflow: the function below @dk.workflow, "
-            f"by its name and without brackets. This is a {type(workflow).__name__}."
-        )
-    if not isinstance(mailbox, Mailbox):
-        return wrong("The second thing to hand over is the mailbox that your tool sends to.")
-    code = getattr(workflow.function, "__code__", None)
-    if code is not None and ... in code.co_consts:
-        return todo("Put an operation key in the place of the three dots, then check again.")
-    return None
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from durakit.clock import ManualClock
 from durakit.define import Workflow
@@ -21,6 +20,7 @@ from durakit.lab.agent import (
     Transcript,
     operation_key,
 )
+from durakit.lab.answers import misread_rule
 from durakit.lab.exercises import (
     Exercise,
     Finding,
@@ -33,10 +33,9 @@ from durakit.lab.exercises import (
     one_line,
     right,
     theirs,
-    todo,
     wrong,
 )
-from durakit.lab.lesson01 import beside, new_world
+from durakit.lab.worlds import beside, new_world
 from durakit.machine import SavePlace
 from durakit.mail import Mailbox
 from durakit.run import Run
@@ -80,7 +79,7 @@ def new_desk(
     mailbox, runtime = new_world(folder, profile="idempotent")
     assert mailbox.folder is not None
     if memory:
-        clock = runtime._clock  # noqa: SLF001 - the same one, in a runtime without a file
+        clock = cast("ManualClock", mailbox.clock)
         runtime.close()
         runtime = Runtime(":memory:", clock=clock, world=mailbox, owner="lesson")
     return mailbox, runtime, Desk(mailbox, mailbox.folder, transcript, save=save, key=key)
@@ -88,8 +87,10 @@ def new_desk(
 
 def open_as(runtime: Runtime, account: str) -> Runtime:
     """Return a runtime of another account on the same file."""
-    store, clock = runtime._store, runtime._clock  # noqa: SLF001 - it has no public name for them
-    return Runtime(store.name, clock=clock, account=account, owner=account)
+    mailbox = cast("Mailbox", runtime.world)
+    assert mailbox.folder is not None
+    clock = cast("ManualClock", mailbox.clock)
+    return Runtime(mailbox.folder / "runs.db", clock=clock, account=account, owner=account)
 
 
 def script(name: str) -> list[Row]:
@@ -259,16 +260,11 @@ def _misread(rule: object) -> Finding | None:
         return wrong("You handed over a machine. Hand over the rule: a function of two states.")
     if isinstance(rule, bool):
         return wrong("You handed over an answer. Hand over the function itself, without brackets.")
-    if not callable(rule):
-        return wrong(f"Hand over your function by its name. Its type is {type(rule).__name__}.")
-    try:
-        inspect.signature(rule).bind(None, None)
-    except TypeError as error:
-        return wrong(f"Your rule is called with two states, before and after: {one_line(error)}.")
-    code = getattr(rule, "__code__", None)
-    if code is not None and ... in code.co_consts:
-        return todo("Put a condition in the place of the three dots, then check again.")
-    return None
+    return misread_rule(
+        rule,
+        "two states, before and after",
+        "Put a condition in the place of the three dots, then check again.",
+    )
 
 
 def _no_rule(rule: Callable[..., Any], folder: Path) -> Finding | None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,8 +14,9 @@ from typing import Final
 import httpx
 from pydantic import BaseModel
 
-from durakit.define import Tool, Workflow
+from durakit.define import Tool
 from durakit.failures import FailureKind
+from durakit.lab.answers import misread_rule, read_moves
 from durakit.lab.exercises import (
     Exercise,
     Finding,
@@ -28,7 +28,6 @@ from durakit.lab.exercises import (
     one_line,
     right,
     theirs,
-    todo,
     wrong,
 )
 from durakit.lab.faultcards import (
@@ -43,8 +42,8 @@ from durakit.lab.faultcards import (
     play,
     plot_fault_matrix,
 )
-from durakit.lab.lesson01 import beside, customers, new_world
 from durakit.lab.lesson03 import new_desk
+from durakit.lab.worlds import beside, customers, new_world
 
 __all__ = [
     "MOVES",
@@ -152,23 +151,10 @@ def end() -> Note:
 
 def check_sorting(moves: object) -> Finding:
     """Play each card as the learner has sorted it, and count in the ledger."""
-    known = [one.id for one in cards()]
-    if not isinstance(moves, Mapping):
-        return wrong(f"Hand over the dict of your moves. This is a {type(moves).__name__}.")
-    strange = [one_line(repr(name), 40) for name in moves if name not in known]
-    if strange:
-        return wrong(f"There is no card {strange[0]} among the eight.")
-    lacking = [name for name in known if name not in moves]
-    if lacking:
-        return wrong(f"Not every card is sorted: {', '.join(lacking)}.")
-    open_yet = [name for name in known if moves[name] is ...]
-    if open_yet:
-        return todo(f"{len(known) - len(open_yet)} of {len(known)} cards are sorted so far.")
-    for name in known:
-        if not isinstance(moves[name], str) or moves[name] not in MOVES:
-            said = one_line(repr(moves[name]), 40)
-            return wrong(f"Card {name!r}: {said} is no move. There are: {', '.join(MOVES)}.")
-    played = [play(name, moves[name]) for name in known]
+    chosen = read_moves(moves, [one.id for one in cards()], MOVES, done="are sorted")
+    if isinstance(chosen, Finding):
+        return chosen
+    played = [play(name, move) for name, move in chosen.items()]
     table = games(*played)
     bad = [game for game in played if not game.verdict.startswith("✓")]
     if not bad:
@@ -409,16 +395,11 @@ def _misread(rule: object) -> Finding | None:
     """What to say where something else than a rule was handed over."""
     if isinstance(rule, bool):
         return wrong("You handed over an answer. Hand over the function itself, without brackets.")
-    if isinstance(rule, Tool | Workflow) or not callable(rule):
-        return wrong(f"Hand over your function by its name. This is a {type(rule).__name__}.")
-    try:
-        inspect.signature(rule).bind(None, None)
-    except TypeError as error:
-        return wrong(f"Your rule is called with an error and effect: {one_line(error)}.")
-    code = getattr(rule, "__code__", None)
-    if code is not None and ... in code.co_consts:
-        return todo("Put a condition in the place of each three dots, then check again.")
-    return None
+    return misread_rule(
+        rule,
+        "an error and effect",
+        "Put a condition in the place of each three dots, then check again.",
+    )
 
 
 HINTS: Final = (

@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from durakit.clock import ManualClock
+from durakit.lab.answers import has_dots
 from durakit.lab.backoff import BackoffExplorer, in_percent, plot_crowd, plot_policies
 from durakit.lab.exercises import (
     Exercise,
@@ -38,7 +39,7 @@ from durakit.lab.jitter import (
     expected_attempts,
     moments,
 )
-from durakit.lab.lesson01 import customers, new_mailbox
+from durakit.lab.worlds import customers, new_mailbox
 from durakit.mail import Fault, Mailbox
 from durakit.retry import Retry
 from durakit.retrying import retry_call
@@ -231,8 +232,7 @@ def check_stop_rule(next_wait: object) -> Finding:
             "Hand over your function by its name, without brackets. This is a "
             f"{type(next_wait).__name__}."
         )
-    code = getattr(next_wait, "__code__", None)
-    if code is not None and ... in code.co_consts:
+    if has_dots(next_wait):
         return todo("Put the window's bound and the wait in the place of the three dots.")
     return (
         _first_window(next_wait)

@@ -13,7 +13,8 @@ from typing import Any, Final, cast
 from durakit.clock import ManualClock
 from durakit.define import Tool, Workflow, tool, workflow
 from durakit.driver import Context
-from durakit.lab import lesson01
+from durakit.lab import worlds
+from durakit.lab.answers import handed_over, has_dots, misfit, misread_rule
 from durakit.lab.budgets import SlowMail
 from durakit.lab.exercises import (
     Exercise,
@@ -29,8 +30,8 @@ from durakit.lab.exercises import (
     todo,
     wrong,
 )
-from durakit.lab.laboratory import Laboratory, borrowed, handed_over
-from durakit.lab.lesson01 import beside, customers
+from durakit.lab.laboratory import Laboratory, borrowed
+from durakit.lab.worlds import beside, customers, names_for
 from durakit.mail import PROFILES, Mailbox
 from durakit.protocol import Effect
 from durakit.run import Run
@@ -68,14 +69,13 @@ def new_world(
     folder: Path, seconds: float, profile: str = "opaque"
 ) -> tuple[SlowMail, Runtime, ManualClock]:
     """Return a mail service that takes ``seconds`` for each mail, a runtime, and their clock."""
-    mailbox, runtime = lesson01.new_world(folder, profile)
+    mailbox, runtime = worlds.new_world(folder, profile)
     return SlowMail(mailbox, seconds), runtime, cast("ManualClock", mailbox.clock)
 
 
 def real_world(folder: Path) -> tuple[Mailbox, Runtime]:
     """Return a mail service and a runtime in real time, which gives up on an unknown very soon."""
-    names = [folder, *(folder.with_name(f"{folder.name}-{n}") for n in range(2, 1000))]
-    home = next(name for name in names if not name.exists())
+    home = names_for(folder)[-1]
     mailbox = Mailbox(home, latency=0.0)
     return mailbox, Runtime(home / "runs.db", world=mailbox, owner="lesson", settle=0.05)
 
@@ -192,16 +192,11 @@ def _misread(rule: object) -> Finding | None:
         return wrong("You handed over a number. Hand over the function itself, without brackets.")
     if isinstance(rule, Tool | Workflow):
         return wrong("You handed over a tool or a workflow. Hand over a function of two numbers.")
-    if not callable(rule):
-        return wrong(f"Hand over your function by its name. Its type is {type(rule).__name__}.")
-    try:
-        inspect.signature(rule).bind(None, None)
-    except TypeError as error:
-        return wrong(f"Your rule is called with two values, own and left: {one_line(error)}.")
-    code = getattr(rule, "__code__", None)
-    if code is not None and ... in code.co_consts:
-        return todo("Put the rule in the place of the three dots, then check again.")
-    return None
+    return misread_rule(
+        rule,
+        "two values, own and left",
+        "Put the rule in the place of the three dots, then check again.",
+    )
 
 
 def _same(got: object, wanted: float | None) -> bool:
@@ -362,12 +357,11 @@ def check_in_time(newsletter: object, mail: object) -> Finding:
     assert isinstance(mail, SlowMail)
     letter, box = answer
     tools = _tools_of(letter)
-    if any(... in one.function.__code__.co_consts for one in tools):
+    if any(has_dots(one.function) for one in tools):
         return todo("Put how long the tool may wait in the place of the three dots, then check.")
-    try:
-        letter.parameters.dump((customers(3),), {})
-    except TypeError as error:
-        return wrong(f"Your workflow is called with ctx and a list of people: {one_line(error)}.")
+    finding = misfit(letter, (customers(3),), "a list of people")
+    if finding is not None:
+        return finding
     slow, seconds = mail.slow, mail.seconds
     try:
         with borrowed(box, _Laboratory) as laboratory:

@@ -15,6 +15,7 @@ from durakit.clock import ManualClock
 from durakit.define import Call, Found, Tool, tool, workflow
 from durakit.driver import Context
 from durakit.faults import CrashAt
+from durakit.lab.answers import has_dots, read_moves
 from durakit.lab.exercises import (
     Exercise,
     Finding,
@@ -53,7 +54,7 @@ from durakit.lab.keys import (
     plot_key_strategies,
     strategy_table,
 )
-from durakit.lab.lesson01 import beside, customers, new_mailbox, new_world
+from durakit.lab.worlds import beside, customers, new_mailbox, new_world
 from durakit.mail import PROFILES, Fault, Mailbox, MailError, Profile
 from durakit.protocol import Probed
 from durakit.run import Run
@@ -411,8 +412,7 @@ def check_derive_key(my_key: object) -> Finding:
             "Hand over your function by its name, without brackets. This is a "
             f"{type(my_key).__name__}."
         )
-    code = getattr(my_key, "__code__", None)
-    if code is not None and ... in code.co_consts:
+    if has_dots(my_key):
         return todo("Put a key in the place of the three dots.")
     return _is_no_key(my_key) or _judged_key(my_key)
 
@@ -636,24 +636,11 @@ def _sender(mailbox: Mailbox, move: str) -> Tool:
 
 def check_after_lost_reply(moves: object) -> Finding:
     """Check a table of moves by making every one of them, with the ledger as the judge."""
-    if not isinstance(moves, Mapping):
-        return wrong(f"Hand over the dictionary of your moves. This is a {type(moves).__name__}.")
     known = {card.name: card for card in CARDS}
-    strange = [name for name in moves if name not in known]
-    if strange:
-        return wrong(f"There is no card {one_line(repr(strange[0]), 40)}.")
-    missing = [name for name in known if name not in moves]
-    if missing:
-        return wrong(f"The card {missing[0]!r} is missing.")
-    open_yet = [name for name in known if moves[name] is ...]
-    if open_yet:
-        return todo(f"{len(known) - len(open_yet)} of {len(known)} cards have a move so far.")
-    for name in known:
-        if not isinstance(moves[name], str) or moves[name] not in MOVES:
-            said = one_line(repr(moves[name]), 40)
-            return wrong(f"Card {name!r}: {said} is no move. There are: {', '.join(MOVES)}.")
-    played = [play_card(card, moves[name]) for name, card in known.items()]
-    return _told(played)
+    chosen = read_moves(moves, list(known), MOVES, done="have a move")
+    if isinstance(chosen, Finding):
+        return chosen
+    return _told([play_card(known[name], move) for name, move in chosen.items()])
 
 
 def _told(played: Sequence[Played]) -> Finding:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from durakit.define import Workflow
 from durakit.errors import SimulatedCrash
 from durakit.faults import CrashAt
+from durakit.lab.answers import handed_over, misfit
 from durakit.lab.exercises import (
     Exercise,
     Finding,
@@ -31,8 +32,8 @@ from durakit.lab.exercises import (
     right,
     wrong,
 )
-from durakit.lab.laboratory import Laboratory, borrowed, handed_over
-from durakit.lab.lesson01 import beside, customers, new_mailbox, new_world
+from durakit.lab.laboratory import Laboratory, borrowed
+from durakit.lab.worlds import beside, customers, new_mailbox, new_world
 from durakit.mail import Mailbox
 
 __all__ = [
@@ -211,10 +212,9 @@ def check_safe_to_replay(workflow: object, mailbox: object) -> Finding:
         return answer
     workflow, mailbox = answer
     ada, bela = customers(2)
-    try:
-        workflow.parameters.dump((ada,), {})
-    except TypeError as error:
-        return wrong(f"Your workflow is called with ctx and one customer: {one_line(error)}.")
+    finding = misfit(workflow, (ada,), "one customer")
+    if finding is not None:
+        return finding
     with borrowed(mailbox, Laboratory) as laboratory:
         return (
             _without_a_crash(laboratory, workflow, ada)

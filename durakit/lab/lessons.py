@@ -31,6 +31,7 @@ __all__ = [
     "Reset",
     "UnknownLesson",
     "copy_beside",
+    "find_data",
     "find_source",
     "lab_command",
     "list_lessons",
@@ -114,6 +115,19 @@ def find_source(package: Path | None = None, current: Path | None = None) -> Pat
             return source
     message = "no lessons here: go to your durakit checkout (it has a folder notebooks/), try again"
     raise LessonsNotFound(message)
+
+
+def find_data(name: Path) -> Path:
+    """Find a file or folder of the checkout's ``data/``: ``Path("data") / "customers.json"``.
+
+    Raises FileNotFoundError, saying where to go, where there is no such thing.
+    """
+    checkout = Path(__file__).resolve().parent.parent.parent
+    here = Path.cwd()
+    for place in (checkout, here, here.parent):
+        if (place / name).exists():
+            return place / name
+    raise FileNotFoundError(f"no {name} here: open the lesson in your durakit checkout")
 
 
 def copy_beside(source: Path) -> Path:

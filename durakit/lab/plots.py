@@ -45,6 +45,10 @@ INK: Final = "#1a1a1a"
 BLUE: Final = "#0060a0"
 RED: Final = "#b3001b"
 GREY: Final = "#595959"
+LIGHT_RED: Final = "#ffd9de"
+
+#: How a part of a picture looks that stands for trouble; beside it stands a word.
+TROUBLE: Final[dict[str, Any]] = {"facecolor": LIGHT_RED, "edgecolor": RED, "hatch": "////"}
 
 _DOTS_PER_INCH: Final = 110
 
@@ -204,7 +208,7 @@ def _bar(schedule: Schedule) -> tuple[dict[str, Any], str]:
     if schedule.verdict == NOT_REACHABLE:
         return {"color": "white", "edgecolor": GREY, "linestyle": "--"}, "? not reachable"
     if not schedule.good:
-        return {"color": "#ffd9de", "edgecolor": RED, "hatch": "////"}, f"✗ {schedule.verdict}"
+        return TROUBLE, f"✗ {schedule.verdict}"
     return {"color": BLUE, "edgecolor": BLUE}, f"✓ {schedule.verdict}"
 
 

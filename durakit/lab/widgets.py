@@ -3,28 +3,12 @@
 Each is a model and a view. The model is pure: traits or values in, ``text()`` and ``html()`` out,
 and tests need no browser. The view is an ``ipywidgets`` box that links controls to the model.
 
-What a notebook keeps of a widget is its ``text/plain`` and ``text/html``, made by the model and the
-same on every machine: nbval compares them, and GitHub or an exported page shows the HTML. In a
-running notebook the live view stands in its place. No state is ever saved.
-
-Callbacks may run on any thread. What goes wrong in one would show nowhere in a notebook, so the
-view tells it in its own status area, in words, and keeps it there. A click never raises, so without
-a page to look at it is found in three ways: what is stored of the view shows it too; its traceback
-is logged, which in a notebook that is run head-less is text on stderr and fails our check; and
-``raise_trouble`` raises it where a test asks.
-
-Inelegant, and on purpose: a stock slider gives its handle no accessible name, and a stock HTML
-widget cannot say that its text is read out when it changes. ``_NAMES``, a constant of ours, sets
-both from inside the page. Where a page does not run it, everything else works.
-
-No button is ever disabled: a page takes the keyboard's focus away from one that is.
+What all views share, and how a notebook shows and keeps them, stands in ``view``.
 """
 
 from __future__ import annotations
 
 import json
-import logging
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -33,7 +17,7 @@ import traitlets
 
 from durakit.errors import InvalidField, UsageError
 from durakit.lab.html import Row, SideBySide, Table, h, one_line
-from durakit.lab.plots import WIDGET_VIEW, Plot, plot_timeline
+from durakit.lab.plots import Plot, plot_timeline
 from durakit.lab.scenarios import (
     Event,
     Frame,
@@ -45,6 +29,7 @@ from durakit.lab.scenarios import (
     events,
     kill_for_real,
 )
+from durakit.lab.view import BOX, LINE, WITHIN, ModelView, View, button, control_names, in_a_row
 from durakit.run import Run
 
 __all__ = [
@@ -56,33 +41,6 @@ __all__ = [
     "LedgerView",
     "ScrubberModel",
 ]
-
-_log: Final = logging.getLogger(__name__)
-
-_LINE: Final = "1px solid rgba(128, 128, 128, 0.6)"
-
-#: Names every slider in our box, and has the status line read out. It holds nothing from outside;
-#: the picture is empty, and its failing to load is what runs the line.
-_NAMES: Final = (
-    '<img alt="" width="0" height="0" src="data:," onerror="'
-    "const name = () => {"
-    "const box = this.closest('.durakit-view'); if (!box) return;"
-    "box.querySelectorAll('[role=slider]').forEach("
-    "slider => slider.setAttribute('aria-label', "
-    "slider.closest('.widget-slider')?.querySelector('[title]')?.title || 'Number'));"
-    "box.querySelectorAll('.durakit-status .widget-html-content').forEach("
-    "line => line.setAttribute('aria-live', 'polite'));"
-    "}; name(); setTimeout(name, 300); setTimeout(name, 2000);"
-    '">'
-    # Inside a widget a page's own styles for tables do not apply, and its lines are a button high.
-    "<style>.durakit-view .widget-html-content { line-height: 1.4; min-width: 0; }"
-    ".durakit-view table { border-spacing: 0; }"
-    ".durakit-view td, .durakit-view th { padding: 2px 12px 2px 0; vertical-align: top; }</style>"
-)
-
-#: Around everything that may be wide: it scrolls inside, and never widens the page.
-_WITHIN: Final = "display: grid; grid-template-columns: minmax(0, 1fr)"
-
 
 # -- a time line as HTML ---------------------------------------------------------------------------
 
@@ -117,8 +75,8 @@ def timeline_html(line: tuple[Event, ...]) -> str:
             f'<tr style="{border}"><th scope="row" style="{style}">{name}</th>{"".join(cells)}</tr>'
         )
 
-    above = row("BELIEF<br>journal", beliefs, f"border-top: {_LINE}")
-    below = row("TRUTH<br>world", truths, f"border-top: {_LINE}; border-bottom: {_LINE}")
+    above = row("BELIEF<br>journal", beliefs, f"border-top: {LINE}")
+    below = row("TRUTH<br>world", truths, f"border-top: {LINE}; border-bottom: {LINE}")
     return (
         '<div style="overflow-x: auto" tabindex="0" role="region" aria-label="Timeline">'
         '<table style="border-collapse: collapse; margin: 6px 0">'
@@ -138,93 +96,6 @@ def timeline_text(line: tuple[Event, ...]) -> str:
         shown = words if event.lane == "belief" else f"{'':44}  {words}"
         lines.append(f"{seconds:>9}  {shown}")
     return "\n".join(lines)
-
-
-# -- what all views share --------------------------------------------------------------------------
-
-
-class _View(widgets.VBox):  # type: ignore[misc]  # ipywidgets ships no types
-    """A box with a status line and a place for troubles. ``text`` and ``html`` are the fallback."""
-
-    def __init__(self) -> None:
-        # Set before the box is: a widget's own set-up may already call for them.
-        self.status = widgets.HTML(layout={"width": "auto"})
-        self.status.add_class("durakit-status")
-        self.troubles: list[str] = []
-        self._errors: list[Exception] = []
-        self._one_callback = threading.RLock()
-        self._trouble = widgets.HTML(layout={"width": "auto"})
-        super().__init__(layout={"width": "auto"})
-        self.add_class("durakit-view")
-
-    def text(self) -> str:
-        """Return what it shows now, as plain text."""
-        raise NotImplementedError
-
-    def html(self) -> str:
-        """Return what it shows now, as HTML without controls."""
-        raise NotImplementedError
-
-    def say(self, words: str) -> None:
-        """Show ``words`` in the status line."""
-        self.status.value = f'<div role="status">{h(words)}</div>'
-
-    def guarded(self, work: Callable[[], None]) -> Callable[[object], None]:
-        """Return a callback that does ``work`` and tells in words what went wrong in it."""
-
-        def callback(_change: object) -> None:
-            # Two callbacks may run on two threads; half of each must not be shown.
-            with self._one_callback:
-                try:
-                    work()
-                except Exception as error:  # noqa: BLE001 - a notebook would swallow it
-                    self.tell_trouble(error)
-
-        return callback
-
-    def tell_trouble(self, error: Exception) -> None:
-        """Keep and show an error; earlier ones stay."""
-        try:
-            message = one_line(error)
-        except Exception:  # noqa: BLE001 - a broken message is no message
-            message = ""
-        words = f"{type(error).__name__}: {message or 'no message'}"
-        if isinstance(error, UsageError):
-            words = f"Not possible here: {message}"
-        else:
-            _log.error("an error in a control: %s", words, exc_info=error)
-        self.troubles.append(words)
-        self._errors.append(error)
-        lines = "".join(f"<div>✗ {h(trouble)}</div>" for trouble in self.troubles)
-        self._trouble.value = (
-            f'<div role="alert" style="border-left: 4px solid #d0021b; padding: 2px 12px">'
-            f"<b>Something went wrong</b>{lines}</div>"
-        )
-
-    def raise_trouble(self) -> None:
-        """Raise the first error that a control met, if any did: for tests and head-less runs."""
-        if self._errors:
-            raise self._errors[0]
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        live = super()._repr_mimebundle_(**kwargs)
-        bundle = {"text/plain": self.text(), "text/html": self.html()}
-        if self.troubles:
-            lines = ["✗ Something went wrong", *(f"  {trouble}" for trouble in self.troubles)]
-            bundle["text/plain"] = "\n".join([*lines, "", bundle["text/plain"]])
-            bundle["text/html"] = f"<div>{self._trouble.value}{bundle['text/html']}</div>"
-        return bundle | {WIDGET_VIEW: live[WIDGET_VIEW]}
-
-
-def _names() -> Any:
-    return widgets.HTML(_NAMES, layout={"height": "0", "margin": "0"})
-
-
-def _button(words: str, tooltip: str, work: Callable[[object], None]) -> Any:
-    layout = {"width": "auto", "align_self": "flex-start"}
-    button = widgets.Button(description=words, tooltip=tooltip, layout=layout)
-    button.on_click(work)
-    return button
 
 
 # -- the crash scrubber ----------------------------------------------------------------------------
@@ -342,7 +213,7 @@ class ScrubberModel(traitlets.HasTraits):
                 if not frame.schedule.good:
                     unsafe.append(at + 1)
             here = at == self.position
-            line = "3px solid" if here else _LINE
+            line = "3px solid" if here else LINE
             boxes.append(
                 f'<span style="flex: 1 1 2.6em; text-align: center; border: {line}; '
                 f"border-radius: 4px; font-weight: {'bold' if here else 'normal'}; "
@@ -366,7 +237,7 @@ class ScrubberModel(traitlets.HasTraits):
                 _headed("What is on disk", moment.disk()),
                 _headed("What is outside", moment.outside()),
             ]
-        return f'<div style="{_WITHIN}">{"".join(parts)}</div>'
+        return f'<div style="{WITHIN}">{"".join(parts)}</div>'
 
     def text(self) -> str:
         """Return what is to see now, and how every crash ended."""
@@ -394,16 +265,12 @@ def _known(moment: Moment) -> str:
 
 def _headed(words: str, tables: SideBySide) -> str:
     return (
-        f'<div style="border-top: {_LINE}; margin-top: 8px; padding-top: 4px; overflow-x: auto">'
+        f'<div style="border-top: {LINE}; margin-top: 8px; padding-top: 4px; overflow-x: auto">'
         f"<b>{h(words)}</b>{tables.html()}</div>"
     )
 
 
-#: Whether a toggle is on, as a shape beside the colour that the page gives it.
-_BOX: Final = {True: "☑", False: "☐"}
-
-
-class CrashScrubber(_View):
+class CrashScrubber(ModelView):
     """Drag to any crash of a scenario: disk, inbox and ledger at that moment, then recover.
 
     ``with_key``, ``without_key``: two scenarios to compare; one alone is fine. Both are run here,
@@ -427,10 +294,10 @@ class CrashScrubber(_View):
             readout=False,
             layout={"flex": "1 1 240px", "width": "auto"},
         )
-        self.previous = _button(
+        self.previous = button(
             "Previous", "Go to the crash before", self.guarded(lambda: self._move(-1))
         )
-        self.next = _button("Next", "Go to the crash after", self.guarded(lambda: self._move(1)))
+        self.next = button("Next", "Go to the crash after", self.guarded(lambda: self._move(1)))
         wide = {"width": "auto"}
         self.recover = widgets.ToggleButton(
             tooltip="Look at the crash, or after the recovery", layout=wide
@@ -438,7 +305,7 @@ class CrashScrubber(_View):
         self.key = widgets.ToggleButton(
             value=True, tooltip="Compare the runs with and without a key", layout=wide
         )
-        self.kill = _button(
+        self.kill = button(
             "Now for real", "Kill a child process at the same point", self.guarded(self._kill)
         )
         self._body = widgets.HTML(layout={"width": "auto"})
@@ -449,25 +316,16 @@ class CrashScrubber(_View):
         self.key.observe(self.guarded(self._from_toggles), "value")
         self.model.observe(self.guarded(self._show), ["position", "recovered", "with_key"])
         toggles = [self.recover, *([self.key] if model.has_both else []), self.kill]
-        line = {"width": "100%", "flex_flow": "row wrap", "align_items": "center"}
         self.children = (
-            widgets.HBox([self.previous, self.slider, self.next], layout=line),
-            widgets.HBox(toggles, layout=line),
+            in_a_row([self.previous, self.slider, self.next]),
+            in_a_row(toggles),
             self.status,
             self._trouble,
             self._real,
             self._body,
-            _names(),
+            control_names(),
         )
         self._show()
-
-    def text(self) -> str:
-        """Return what is shown now, as plain text."""
-        return self.model.text()
-
-    def html(self) -> str:
-        """Return what is shown now, as HTML without controls."""
-        return self.model.html()
 
     def figure(self) -> Any:
         """Return the time line that is shown now as a matplotlib figure."""
@@ -491,8 +349,8 @@ class CrashScrubber(_View):
             self.slider.max = last
         self.slider.value = model.position + 1
         self.recover.value, self.key.value = model.recovered, model.with_key
-        self.recover.description = f"{_BOX[model.recovered]} After recovery"
-        self.key.description = f"{_BOX[model.with_key]} With key"
+        self.recover.description = f"{BOX[model.recovered]} After recovery"
+        self.key.description = f"{BOX[model.with_key]} With key"
         if self._real.value:
             self._real.value = ""
         self.say(model.status())
@@ -505,7 +363,7 @@ class CrashScrubber(_View):
             frame = self.model.frame
             self.real = kill_for_real(self._scenarios[self.model.with_key], frame)
             self._real.value = (
-                f'<div style="border: {_LINE}; border-radius: 6px; padding: 6px 12px">'
+                f'<div style="border: {LINE}; border-radius: 6px; padding: 6px 12px">'
                 f"<b>{h(self.real.verdict)}</b><div>{h(self.real.words)}</div>"
                 f"<details><summary>Table by table</summary>{self.real.html()}</details></div>"
             )
@@ -662,7 +520,7 @@ class InspectorModel(traitlets.HasTraits):
         here = seq == self.seq
         current = ' aria-current="true"' if here else ""
         # Frame and padding together are always as wide, so that nothing moves.
-        line = "3px solid currentColor; padding: 2px 6px" if here else f"{_LINE}; padding: 4px 8px"
+        line = "3px solid currentColor; padding: 2px 6px" if here else f"{LINE}; padding: 4px 8px"
         mark = f"<b>▣ {seq}</b>" if seq in self.marks else f"□ {seq}"
         return (
             f'<div role="listitem"{current} style="{small} border: {line}; border-radius: 4px">'
@@ -719,7 +577,7 @@ class InspectorModel(traitlets.HasTraits):
         state = (
             f'<div><div style="padding: 4px 0"><b>STATE after entry {self.seq}</b></div>'
             '<pre tabindex="0" role="region" aria-label="State" style="margin: 4px 0; '
-            f"padding: 6px 10px; border: {_LINE}; border-radius: 4px; max-height: 24em; "
+            f"padding: 6px 10px; border: {LINE}; border-radius: 4px; max-height: 24em; "
             'overflow: auto; line-height: 1.35; color: inherit; background: transparent">'
             f"{lines}</pre></div>"
         )
@@ -735,7 +593,7 @@ class InspectorModel(traitlets.HasTraits):
         if self.forks:
             forks = "".join(f"<li>{h(one_line(fork))}</li>" for fork in self.forks)
             parts.append(f"<div><b>Forks made here</b><ul>{forks}</ul></div>")
-        return f'<div style="{_WITHIN}">{"".join(parts)}</div>'
+        return f'<div style="{WITHIN}">{"".join(parts)}</div>'
 
     def text(self) -> str:
         """Return what is to see now, as plain text."""
@@ -765,7 +623,7 @@ class InspectorModel(traitlets.HasTraits):
         return f"<div><div><b>{h(self.status())}</b></div>{self.body()}</div>"
 
 
-class CheckpointInspector(_View):
+class CheckpointInspector(ModelView):
     """Go to any entry of a run: its state, what changed since another one, and a fork from there.
 
     ``run``: of a workflow or of a machine. ``world``: where given, the truth as it is now stands
@@ -782,45 +640,36 @@ class CheckpointInspector(_View):
             value=model.seq, min=1, max=model.last, tooltip="Journal entry", readout=False,
             layout={"flex": "1 1 240px", "width": "auto"},
         )  # fmt: skip
-        self.previous = _button("Previous", "Go to the entry before", self._guarded_move(-1))
-        self.next = _button("Next", "Go to the entry after", self._guarded_move(1))
-        self.earlier = _button(
+        self.previous = button("Previous", "Go to the entry before", self._guarded_move(-1))
+        self.next = button("Next", "Go to the entry after", self._guarded_move(1))
+        self.earlier = button(
             "Previous checkpoint", "Go to the checkpoint before", self._guarded_step(-1)
         )
-        self.later = _button("Next checkpoint", "Go to the checkpoint after", self._guarded_step(1))
+        self.later = button("Next checkpoint", "Go to the checkpoint after", self._guarded_step(1))
         self.compare = widgets.Dropdown(
             options=[("the checkpoint before", 0)], description="Compare with",
             tooltip="The entry to compare with", layout=wide, style={"description_width": "auto"},
         )  # fmt: skip
-        self.fork = _button(
+        self.fork = button(
             "Fork from here", "Begin a new run with the entries up to this one",
             self.guarded(self._fork),
         )  # fmt: skip
-        self.refresh = _button("Refresh", "Look again", self.guarded(self._look_again))
+        self.refresh = button("Refresh", "Look again", self.guarded(self._look_again))
         self._body = widgets.HTML(layout=wide)
 
         self.slider.observe(self.guarded(self._from_controls), "value")
         self.compare.observe(self.guarded(self._from_controls), "value")
         self.model.observe(self.guarded(self._show), ["seq", "other"])
-        line = {"width": "100%", "flex_flow": "row wrap", "align_items": "center"}
         actions = [self.earlier, self.later, self.compare, self.fork, self.refresh]
         self.children = (
-            widgets.HBox([self.previous, self.slider, self.next], layout=line),
-            widgets.HBox(actions, layout=line),
+            in_a_row([self.previous, self.slider, self.next]),
+            in_a_row(actions),
             self.status,
             self._trouble,
             self._body,
-            _names(),
+            control_names(),
         )
         self.guarded(self._show)(None)
-
-    def text(self) -> str:
-        """Return what is shown now, as plain text."""
-        return self.model.text()
-
-    def html(self) -> str:
-        """Return what is shown now, as HTML without controls."""
-        return self.model.html()
 
     def _guarded_move(self, by: int) -> Callable[[object], None]:
         return self.guarded(lambda: setattr(self.model, "seq", self.model.seq + by))
@@ -865,19 +714,19 @@ class CheckpointInspector(_View):
 # -- views of the world and of a run ---------------------------------------------------------------
 
 
-class _Watching(_View):
+class _Watching(View):
     """A view of something that changes outside of it: drawn once, and again on Refresh."""
 
     def __init__(self) -> None:
         super().__init__()
         self._body = widgets.HTML(layout={"width": "auto"})
-        self.refresh = _button("Refresh", "Look again", self.guarded(self._look_again))
+        self.refresh = button("Refresh", "Look again", self.guarded(self._look_again))
         self._look()
-        self.children = (self._body, self.refresh, self.status, self._trouble, _names())
+        self.children = (self._body, self.refresh, self.status, self._trouble, control_names())
 
     def _look(self) -> None:
         self._model = self._read()
-        self._body.value = f'<div style="{_WITHIN}">{self.html()}</div>'
+        self._body.value = f'<div style="{WITHIN}">{self.html()}</div>'
 
     def _look_again(self) -> None:
         self._look()

@@ -1,6 +1,6 @@
 """Somebody else's mail service. It knows nothing of durakit, and durakit's crashes cannot touch it.
 
->>> from durakit.mail import Fault, Mailbox
+>>> from durakit.mail import Fault, Mailbox, MailError
 >>> mailbox = Mailbox(plan=[Fault("error_after", request=1)], latency=0)
 >>> try:
 ...     mailbox.send("ada@example.org", "Welcome", "Hello Ada", key="welcome:42")
@@ -10,14 +10,25 @@
 >>> mailbox.send("ada@example.org", "Welcome", "Hello Ada", key="welcome:42")
 {'id': 'email-1'}
 
-Which service it is like, is its *profile*: ``Mailbox(profile="stripe_v1")``, any of ``PROFILES``.
-A profile is data (``profiles.json``; ``Profile`` tells its words); ``load_profiles`` reads yours.
+What has happened is to be read from four tables: ``inbox()`` (what customers see), ``effects()``
+(the ledger), ``requests()`` (what arrived, and what became of it) and ``keys()`` (what is
+remembered). ``Fault`` plans what goes wrong, and ``listen(hook)`` looks in at each of ``POINTS``.
 
-For the builder of a door (HTTP, SMTP, …): every door does the same four things, and the in-process
-``Mailbox.send`` is one of them. From any thread:
+Which service it is like, is its *profile*: ``Mailbox(profile="stripe_v1")``, any of ``PROFILES``;
+"idempotent" if none is named. A profile is data (``profiles.json``; ``Profile`` tells its words);
+``load_profiles`` reads yours.
+
+Three doors lead to one mailbox: ``send`` in this process, and two on this machine's loopback:
+
+    from durakit.mail.http import HttpDoor    # also on the command line: durakit mail serve
+    from durakit.mail.smtp import SmtpDoor    # needs durakit[smtp]
+    with HttpDoor(mailbox) as door: print(door.url)
+
+For the builder of another door: every door does the same four things, as ``Mailbox.send`` does.
+From any thread:
 
     request = Request([Letter(to, subject, body)], key=header, token=bearer)    # as received
-    answer = mailbox.handle(request)          # never raises; blocks for half the latency
+    answer = mailbox.handle(request)          # a refusal too; blocks for half the latency
     if not answer.comes: close the connection without a word     (after the caller's patience)
     else: wait answer.delay seconds; mailbox.replied(request); send answer.status, .headers, .body
 

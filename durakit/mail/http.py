@@ -36,7 +36,7 @@ from tornado.http1connection import HTTP1Connection
 from tornado.httpserver import HTTPServer
 from tornado.web import Application, HTTPError, RequestHandler, stream_request_body
 
-from durakit.mail.door import Door
+from durakit.mail.door import LOOPBACK, Door
 from durakit.mail.exchange import Answer, Letter, Request, refused
 from durakit.mail.profiles import Refusal
 
@@ -50,13 +50,18 @@ REFUSALS: Final = {
     404: Refusal(404, "not_found"),
     405: Refusal(405, "method_not_allowed"),
     413: Refusal(413, "payload_too_large"),
+    421: Refusal(421, "misdirected_request"),
 }
 """What the door itself says, before the mailbox hears of a request."""
 MESSAGES: Final = {
     404: "there is nothing at this address",
     405: "this address takes another method",
     413: f"the body is larger than {LARGEST_BODY} bytes",
+    421: "this door is on the machine itself, and under no other name",
 }
+NAMES: Final = frozenset({LOOPBACK, "localhost"})
+"""Hosts that a request may name. A browser that was led here by another site's name (DNS rebinding)
+would else read the mail to that site."""
 
 PATH: Final = re.compile(r"(?:/v[12])?/emails(?:/([^/]+))?")
 FENCE: Final = re.compile(r"-?[0-9]{1,19}")
@@ -150,7 +155,7 @@ def read_request(
     fence = headers.get("Fencing-Token")
     return Request(
         letters,
-        key=None if carrier is None else headers.get(carrier),
+        key=None if carrier is None else _read_key(headers.get(carrier)),
         token=read_token(headers),
         fence=int(fence) if fence is not None and FENCE.fullmatch(fence) else fence,
         batch=batch,
@@ -162,6 +167,16 @@ def read_token(headers: Mapping[str, str]) -> str | None:
     """Return the bearer token, or None."""
     scheme, _, token = headers.get("Authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
+
+
+def _read_key(carried: str | None) -> str | None:
+    """Return a header's text, sent in UTF-8 as in the address of a look-up; Tornado reads Latin 1.
+
+    Else a look-up would not find what was delivered under the same key.
+    """
+    if carried is None or carried.isascii():
+        return carried
+    return carried.encode("latin-1", "replace").decode("utf-8", "surrogateescape")
 
 
 def _refuse_options(headers: Mapping[str, str]) -> None:
@@ -259,6 +274,7 @@ class _Exchange(RequestHandler):
             return
         if self.size > LARGEST_BODY:
             raise HTTPError(413)
+        self._check_host()
         place = PATH.fullmatch(self.request.path)
         if place is None or place[1] not in (None, "batch"):
             raise HTTPError(404)
@@ -271,6 +287,7 @@ class _Exchange(RequestHandler):
         await self._converse(lambda: self.mailbox.handle(request), request)
 
     async def get(self) -> None:
+        self._check_host()
         place = PATH.fullmatch(self.request.path)
         if place is None:
             raise HTTPError(404)
@@ -282,6 +299,11 @@ class _Exchange(RequestHandler):
         asked = parse_qs(self.request.query, keep_blank_values=True, errors="surrogateescape")
         key = asked.get("key", [None])[0]  # the mailbox says that it is missing
         await self._converse(lambda: mailbox.look_up(key, token=token))
+
+    def _check_host(self) -> None:
+        """Not before the body is read: most clients listen only then."""
+        if self.request.host_name not in NAMES:
+            raise HTTPError(421)
 
     async def _converse(self, job: Callable[[], Answer], request: Request | None = None) -> None:
         """Have the job done, and reply to it when its reply is due."""

@@ -25,8 +25,6 @@ from typing import Any, Final, NamedTuple
 from durakit.mail.profiles import Profile
 
 IN_PROGRESS: Final = "in progress"
-UNFINISHED: Final = "unfinished"
-FINISHED: Final = "finished"
 
 CLAIM: Final = """
     INSERT INTO dedup (account, tool, key, digest, state, holder, since, mails, expires)
@@ -137,7 +135,7 @@ def release(db: sqlite3.Connection, scope: Scope, holder: int) -> None:
     db.execute(f"DELETE FROM dedup WHERE {MINE}", {**scope._asdict(), "holder": holder})
 
 
-def sweep(db: sqlite3.Connection, now: float) -> int:
+def forget_expired(db: sqlite3.Connection, now: float) -> int:
     """Drop finished keys past their window, and return how many. What is unresolved stays."""
     return db.execute(
         "DELETE FROM dedup WHERE state = 'finished' AND expires <= ?", (now,)

@@ -19,7 +19,7 @@
 --          'finished': `answer` (JSON) is what a replay is told; written in the transaction that
 --          writes the mails. `digest`: of the whole request. `mails`: JSON list of numbers.
 --          `first`: when it was executed. A row past `expires` is forgotten: it stays readable
---          until the key is used again or the expired ones are swept.
+--          until the key is used again or the expired ones are dropped.
 -- fence    The highest fencing token seen with each key, for profiles that check it.
 -- held     Requests accepted but delayed on the way. At `due` they act like any other request; the
 --          row goes in the same transaction. `letters`: JSON list of [to, subject, body].

@@ -221,7 +221,7 @@ class Mailbox:
         """
         now = self.clock.now()
         with self._transaction(now) as db:
-            return memory.sweep(db, now)
+            return memory.forget_expired(db, now)
 
     # ── the in-process door ──────────────────────────────────────────────────────────────────────
 

@@ -1,0 +1,82 @@
+"""What a learner has handed over to a checker: is it of the right kind, and is it filled in?"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Mapping, Sequence
+
+from durakit.define import Tool, Workflow
+from durakit.lab.exercises import Finding, one_line, todo, wrong
+from durakit.mail import Mailbox
+
+__all__ = ["handed_over", "has_dots", "misfit", "misread_rule", "read_moves"]
+
+
+def has_dots(function: object) -> bool:
+    """Whether the three dots of an exercise still stand in a function."""
+    code = getattr(function, "__code__", None)
+    return code is not None and ... in code.co_consts
+
+
+def handed_over(workflow: object, mailbox: object) -> tuple[Workflow, Mailbox] | Finding:
+    """The learner's workflow and its mailbox, or what is to be said where they are not that."""
+    if isinstance(workflow, Tool):
+        return wrong("You handed over the tool. Hand over the workflow that calls it.")
+    if not isinstance(workflow, Workflow):
+        return wrong(
+            "The first thing to hand over is your workflow: the function below @dk.workflow, "
+            f"by its name and without brackets. This is a {type(workflow).__name__}."
+        )
+    if not isinstance(mailbox, Mailbox):
+        return wrong("The second thing to hand over is the mailbox that your tool sends to.")
+    if has_dots(workflow.function):
+        return todo("Put an operation key in the place of the three dots, then check again.")
+    return workflow, mailbox
+
+
+def misfit(workflow: Workflow, args: tuple[object, ...], called: str) -> Finding | None:
+    """What to say where a workflow does not take ``args`` after ``ctx``; ``called``: in words."""
+    try:
+        workflow.parameters.dump(args, {})
+    except TypeError as error:
+        return wrong(f"Your workflow is called with ctx and {called}: {one_line(error)}.")
+    return None
+
+
+def misread_rule(rule: object, called: str, to_do: str) -> Finding | None:
+    """What to say where ``rule`` is no function of two arguments, or is not filled in yet.
+
+    ``called``: its two arguments, in words. ``to_do``: what to put in the place of its dots.
+    """
+    if isinstance(rule, Tool | Workflow) or not callable(rule):
+        return wrong(f"Hand over your function by its name. Its type is {type(rule).__name__}.")
+    try:
+        inspect.signature(rule).bind(None, None)
+    except TypeError as error:
+        return wrong(f"Your rule is called with {called}: {one_line(error)}.")
+    return todo(to_do) if has_dots(rule) else None
+
+
+def read_moves(
+    moves: object, cards: Sequence[str], known: Collection[str], done: str
+) -> dict[str, str] | Finding:
+    """One of the ``known`` moves for each card, in the cards' order, or what is to be said.
+
+    ``done``: in words, what cards are that have a move already.
+    """
+    if not isinstance(moves, Mapping):
+        return wrong(f"Hand over the dictionary of your moves. This is a {type(moves).__name__}.")
+    strange = [name for name in moves if name not in cards]
+    if strange:
+        return wrong(f"There is no card {one_line(repr(strange[0]), 40)}.")
+    lacking = [repr(name) for name in cards if name not in moves]
+    if lacking:
+        return wrong(f"Not every card has a move: {'; '.join(lacking)}.")
+    open_yet = [name for name in cards if moves[name] is ...]
+    if open_yet:
+        return todo(f"{len(cards) - len(open_yet)} of {len(cards)} cards {done} so far.")
+    for name in cards:
+        if not isinstance(moves[name], str) or moves[name] not in known:
+            said = one_line(repr(moves[name]), 40)
+            return wrong(f"Card {name!r}: {said} is no move. There are: {', '.join(known)}.")
+    return {name: moves[name] for name in cards}

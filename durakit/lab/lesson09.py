@@ -1,0 +1,725 @@
+"""Lesson 09, the clinic: what its cells show, and the checkers of its seven repairs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from durakit.define import Tool, Workflow, source_digest, workflow
+from durakit.driver import Context
+from durakit.faults import CrashAt
+from durakit.lab import clinic
+from durakit.lab.answers import has_dots
+from durakit.lab.clinic import (
+    CASES,
+    ORDER,
+    READERS,
+    YES,
+    Examination,
+    Source,
+    four_ways,
+    scorecard,
+)
+from durakit.lab.exercises import (
+    Exercise,
+    Finding,
+    Note,
+    Table,
+    closing,
+    fresh_folder,
+    one_line,
+    right,
+    theirs,
+    todo,
+    wrong,
+)
+from durakit.lab.patients import ADA, BOSS, Order, Trip, bank, draw_number, model, post, town
+from durakit.lint import lint, tools_of
+from durakit.machine import Machine
+from durakit.protocol import Effect
+from durakit.sweep import BLIND_GUESS, DUPLICATE, Report
+
+__all__ = [
+    "ORDER",
+    "READERS",
+    "YES",
+    "bookkeeping",
+    "cash",
+    "draw_number",
+    "end",
+    "examine",
+    "finders",
+    "four_ways",
+    "keys_after",
+    "lint_of",
+    "refunding",
+    "save_often",
+    "scorecard",
+    "shopping",
+    "show",
+    "start",
+    "subscribing",
+]
+
+
+# -- what the cells use ----------------------------------------------------------------------------
+
+
+def start() -> Path:
+    """Return a fresh folder for everything that this lesson writes; the scorecard is empty."""
+    clinic.forget()
+    return fresh_folder("lesson09")
+
+
+def show(number: int) -> Source:
+    """Return the source of a patient."""
+    return Source(CASES[number])
+
+
+def examine(number: int, most: int = 8) -> Table:
+    """Return how a patient came in: every trial, or of many the first ``most`` that are bad.
+
+    From now on it stands on the scorecard.
+    """
+    found = clinic.admit(number)
+    if len(found.trials) <= most:
+        return found.table()
+    shown = found.bad[:most]
+    return Table(
+        f"{found.title}: {len(found.bad)} of {len(found.trials)} rows are not well",
+        [trial.row for trial in shown],
+    )
+
+
+def keys_after(agent: Workflow, seed: str) -> tuple[int, list[str]]:
+    """Crash an agent of the order 42 at ``seed``, and recover it: (mails, keys the post knows)."""
+    with clinic.trial(agent) as runtime:
+        run = runtime.run(agent, ORDER, id="order-42", crash=CrashAt.parse(seed))
+        runtime.resume(run.id)
+        remembered = post.keys()  # a table, and no dictionary
+        return len(post.inbox()), [row["key"] for row in remembered]
+
+
+def lint_of(subject: Workflow | Tool) -> Note:
+    """Return what lint finds and cannot see, one line for each; what is clear is only counted.
+
+    Without line numbers: those of a patient are of a file that the learner does not see.
+    """
+    report = lint(subject)
+    lines = [
+        f"{'✗' if row.kind == 'found' else '?'} {row.place}: {row.rule}: {row.finding}"
+        for row in (*report.found, *report.unseen)
+    ]
+    clear = sum(row.kind == "clear" for row in report.rows)
+    told = f"{report.subject}: {len(report.found)} found, {len(report.unseen)} cannot be seen, "
+    return Note("⌕ LINT", f"{told}{clear} clear", tuple(lines))
+
+
+def end() -> Note:
+    """Close the lesson."""
+    return closing("09", exercises=7, predictions=5)
+
+
+# -- what every checker asks first -----------------------------------------------------------------
+
+
+def _no_agent(given: object, kind: str = "workflow") -> Finding | None:
+    """What to say where something else was handed over, or nothing yet."""
+    if isinstance(given, Report):
+        return wrong("You handed over a report. Hand over the agent: the check sweeps it itself.")
+    if isinstance(given, Tool):
+        return wrong("You handed over the tool. Hand over the agent that calls it.")
+    if not isinstance(given, Workflow):
+        return wrong(
+            f"Hand over your agent: the function below @dk.{kind}, by its name and without "
+            f"brackets. This is a {type(given).__name__}."
+        )
+    if kind == "machine" and not isinstance(given, Machine):
+        return wrong("This agent was a machine, and it is to stay one: @dk.machine(state=…).")
+    if _has_dots(given):
+        return todo("Replace the three dots, and what the numbers point at; then check again.")
+    return None
+
+
+def _has_dots(agent: Workflow) -> bool:
+    """Whether three dots are left in it, its save place or its tools."""
+    functions: list[Any] = [agent.function, *(tool.function for tool in tools_of(agent))]
+    if isinstance(agent, Machine):
+        functions.append(agent.save)
+    return any(has_dots(function) for function in functions)
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """What the learner's code prints is of no use a hundred times over."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        yield
+
+
+def _examined(number: int, examine: Callable[..., Examination], *args: Any) -> Examination:
+    """Examine a repair, and put what came of it on the scorecard."""
+    with _quietly():
+        examination: Examination = theirs(examine, *args)
+    clinic.keep(number, examination)
+    return examination
+
+
+def _undisturbed(agent: Workflow, *args: Any, mails: Mapping[str, int]) -> Finding | None:
+    """Run it where nothing goes wrong; ``mails``: how many each address is to get."""
+    with _quietly(), clinic.trial(agent) as runtime:
+        try:
+            agent.parameters.dump(args, {})
+        except TypeError as error:
+            return wrong(f"Your agent is called otherwise: {one_line(error)}.")
+        run = runtime.run(agent, *args, id="check")
+        if run.status != "completed":
+            because = clinic.why(run)
+            return wrong(
+                f"Nothing goes wrong, and yet your run is {run.status}: {one_line(because)}"
+            )
+        for to, number in mails.items():
+            sent = len(post.inbox(to=to))
+            if sent != number:
+                return wrong(
+                    f"Nothing goes wrong, and yet {to} has {sent} mails from this post instead "
+                    f"of {number}."
+                )
+    return None
+
+
+def _crash_told(agent: Workflow, *args: Any, seed: str) -> list[str]:
+    """What can be seen where a crash breaks it: what the post was told, request by request."""
+    with _quietly(), clinic.trial(agent) as runtime:
+        run = runtime.run(agent, *args, id="check", crash=CrashAt.parse(seed))
+        runtime.recover()
+        post.clock.sleep(3600)
+        runtime.recover()
+        keys = [request["key"] for request in post.requests()]
+        calls = len(run.operations())
+    if not calls:
+        return ["The mail goes out without ctx.call, and nothing is saved about it."]
+    if None in keys:
+        return ["The post was given no key, so the second request was a new mail to it."]
+    if len(set(keys)) > 1:
+        told = " and ".join(repr(one_line(key, 40)) for key in dict.fromkeys(keys))
+        return [f"The post was told two keys for one mail: {told}."]
+    return []
+
+
+def _broken(agent: Workflow, *args: Any, found: Examination) -> Finding:
+    """Say where the sweep breaks an agent that writes one mail."""
+    worst, many = found.bad[0], len(found.bad)
+    says = [f"{many} of {len(found.trials)} rows are not well. The smallest: {worst.what}."]
+    if worst.what == clinic.STARTED_AGAIN:
+        says = [
+            (
+                "No crash hurts it any more. But somebody starts the same order a second time, "
+                f"under another run id, and now there are {worst.cells['effects']} mails."
+            ),
+            "So the key says something else than which order this is.",
+        ]
+    elif worst.verdict == DUPLICATE:
+        says += [f"The ledger then holds {worst.cells['effects']} mails."]
+        says += _crash_told(agent, *args, seed=worst.what.removeprefix("crash: "))
+    elif worst.verdict == BLIND_GUESS:
+        says += [
+            (
+                "There is one mail, and it went well by luck: the tool promises nothing about a "
+                "second request, and sends it all the same. Which promise does this post give?"
+            )
+        ]
+    elif worst.verdict == "a person is asked":
+        says += [
+            (
+                "Nothing is sent twice there, but a person has to decide: "
+                f"{one_line(worst.reason)}. This post knows keys; does the tool say so?"
+            )
+        ]
+    else:
+        says += [f"There it comes out as {worst.verdict}: {one_line(worst.reason)}"]
+    return wrong(*says, table=found.table())
+
+
+# -- 1: save more often ----------------------------------------------------------------------------
+
+
+def check_save_often(agent: object) -> Finding:
+    """Check the travel agent: at most one answer of the model is paid a second time."""
+    finding = _no_agent(agent, "machine")
+    if finding is not None:
+        return finding
+    assert isinstance(agent, Machine)
+    if agent.model is not Trip:
+        return wrong("The state of the travel agent is a Trip; leave that as it is.")
+    asked = len(model.bill)
+    finding = _undisturbed(agent, Trip(), mails={ADA: 1})
+    if finding is not None:
+        return finding
+    asked = len(model.bill) - asked
+    if asked != 3:
+        return wrong(
+            f"A trip has three days, and the model was asked {asked} times without any crash."
+        )
+    found = _examined(1, clinic.examine_trip, agent)
+    if found.good:
+        return right(
+            f"{len(found.trials)} crashes: one mail each, and at most one answer paid again.",
+            table=found.table(),
+        )
+    worst = found.bad[0]
+    if worst.verdict == DUPLICATE:
+        return _broken(agent, Trip(), found=found)
+    if "answers again" not in worst.verdict:
+        return _broken(agent, Trip(), found=found)
+    most = max(int(str(trial.cells["paid again"])) for trial in found.bad)
+    says = [
+        (
+            f"{len(found.bad)} of {len(found.trials)} crashes make you pay too much again. The "
+            f"smallest: {worst.what}. The dearest: {most} answers."
+        )
+    ]
+    assert found.sweep is not None
+    places = [s for s in found.sweep.schedules if s.point == "checkpoint_saved"]
+    if len(places) == 1:
+        says.append("The only checkpoint is the one at the end: your rule never says True.")
+    else:
+        says.append(f"There are {len(places)} checkpoints, and too much lies before one of them.")
+    return wrong(*says, table=found.table())
+
+
+# -- 2: a promise, and a key -----------------------------------------------------------------------
+
+
+def check_shopping(agent: object) -> Finding:
+    """Check the shopper: one order wherever it dies, and nobody is asked."""
+    finding = _no_agent(agent, "machine")
+    if finding is not None:
+        return finding
+    assert isinstance(agent, Machine)
+    if agent.model is not Order:
+        return wrong("The state of the shopper is an Order; leave that as it is.")
+    finding = _undisturbed(agent, Order(), mails={"shop@example.org": 1})
+    if finding is not None:
+        return finding
+    found = _examined(2, clinic.examine_orders, agent, Order())
+    if not found.good:
+        return _broken(agent, Order(), found=found)
+    says = [f"{len(found.trials) - 1} crashes and a second start: one order each time."]
+    if any(tool.contract.window is None for tool in tools_of(agent)):
+        says.append(
+            "One remark: your tool promises that the key is known for ever. This post forgets it "
+            "after 24 hours: window=86_400 says so. The last patient of this ward shows why."
+        )
+    return right(*says, table=found.table())
+
+
+# -- 3: which failure is it? -----------------------------------------------------------------------
+
+
+def check_bookkeeping(send_receipt: object, send_copy: object) -> Finding:
+    """Check the bookkeeper's two tools, with a busy post, a lost reply and a missing address."""
+    for tool in (send_receipt, send_copy):
+        if not isinstance(tool, Tool):
+            return wrong(
+                "Hand over your two tools, by their names: check(send_receipt, send_copy). This "
+                f"is a {type(tool).__name__}."
+            )
+        if has_dots(tool.function):
+            return todo("Replace the three dots, and look at both tools; then check again.")
+    assert isinstance(send_receipt, Tool)
+    assert isinstance(send_copy, Tool)
+    agent = _bookkeeper_with(send_receipt, send_copy)
+    try:
+        for tool in (send_receipt, send_copy):
+            tool.parameters.dump(("to", "text"), {})
+    except TypeError as error:
+        return wrong(f"A tool of yours is called otherwise: {one_line(error)}.")
+    found = _examined(3, clinic.examine_bookkeeper, agent)
+    if found.good:
+        return right(
+            f"{len(found.trials)} trials: waits where that helps, one mail each, and the run says "
+            "so where nothing can help.",
+            table=found.table(),
+        )
+    worst = found.bad[0]
+    says = [f"{len(found.bad)} of {len(found.trials)} trials are not well. Look at: {worst.what}."]
+    told = next(
+        (words for verdict, words in _BOOKS.items() if worst.verdict.startswith(verdict)), ""
+    )
+    says.append(told or f"It comes out as {worst.verdict}: {one_line(worst.reason)}")
+    if worst.verdict == "a person is asked":
+        says.append(f"The run says: {one_line(worst.reason)}.")
+    return wrong(*says, table=found.table())
+
+
+_BOOKS: Final = {
+    "given up": "The post was busy, and said when to come again. Nobody came: how many attempts?",
+    "sent twice": "A reply was lost. It was sent again, and the post took it for another one.",
+    "asked again too early": "The post said when to come again, and was asked at once.",
+    "a person is asked": "One mail is out and its reply is lost. With a key it may be sent again.",
+    "no copy, and nobody is told": "There is no address, no copy, and the run says completed.",
+    "asked ": "Without an address it can never be sent, and yet it was tried again and again.",
+    "lost": "The run says completed, and a mail is missing.",
+}  # fmt: skip
+
+
+def _bookkeeper_with(send_receipt: Tool, send_copy: Tool) -> Workflow:
+    """The bookkeeper with other tools."""
+
+    def bookkeeper(ctx: Context, order: dict[str, Any]) -> None:
+        with ctx.turn("receipt", timeout=60):
+            ctx.call(send_receipt, order["email"], order["text"], key=f"receipt:{order['id']}")
+        with ctx.turn("copy", timeout=60):
+            ctx.call(send_copy, order["books"], order["text"], key=f"copy:{order['id']}")
+
+    declared: Workflow = workflow(bookkeeper, name="bookkeeper")
+    return declared
+
+
+# -- 4: three limits -------------------------------------------------------------------------------
+
+
+def check_subscribing(agent: object) -> Finding:
+    """Check the newsletter: one slow letter may not take the time of the others."""
+    finding = _no_agent(agent)
+    if finding is not None:
+        return finding
+    assert isinstance(agent, Workflow)
+    mails = {str(reader["email"]): 1 for reader in READERS}
+    finding = _undisturbed(agent, list(READERS), mails=mails)
+    if finding is not None:
+        return finding
+    found = _examined(4, clinic.examine_newsletter, agent)
+    if found.good:
+        return right(
+            f"{len(found.trials)} trials: the others have their news in time, and who has none is "
+            "named.",
+            table=found.table(),
+        )
+    worst = found.bad[0]
+    says = [f"{len(found.bad)} of {len(found.trials)} trials are not well. Look at: {worst.what}."]
+    late = worst.what.startswith("the first reply")
+    if worst.what == "nothing":
+        says.append(
+            f"Nothing goes wrong there, and it is {worst.verdict}. One exchange takes 1 second: "
+            "a limit below that lets nobody through."
+        )
+    elif worst.what.startswith("crash"):
+        return _broken(agent, list(READERS), found=found)
+    elif worst.verdict == "no news for Ada, and nobody is told":
+        says.append("Ada was given up, and that is allowed. But the result does not name her.")
+    elif worst.reason.startswith("DeadlineExceeded: deadline of the turn"):
+        says.append(
+            f"The limit of one reader ends the whole run ({one_line(worst.reason, 90)}). Catch "
+            "dk.DeadlineExceeded for this reader, note the name, and go on."
+        )
+    elif worst.verdict.startswith("no news") and late:
+        says.append(
+            f"{worst.cells['seconds']} of 60 seconds are gone, and others have nothing. One call "
+            "waited as long as the whole run may take: which limit is its own?"
+        )
+    elif worst.verdict.startswith("no news"):
+        says.append(
+            f"{worst.cells['seconds']} of 60 seconds are gone, and others have nothing. The post "
+            "asked for a wait of 58 s, and the call had all the time of the run to wait: what "
+            "stands between the call and the run?"
+        )
+    else:
+        says.append(f"It comes out as {worst.verdict}: {one_line(worst.reason)}")
+    return wrong(*says, table=found.table())
+
+
+# -- 5: one key ------------------------------------------------------------------------------------
+
+
+def check_cash(agent: object) -> Finding:
+    """Check the cashier: one invoice per order, whatever dies and whoever starts it again."""
+    finding = _no_agent(agent)
+    if finding is not None:
+        return finding
+    assert isinstance(agent, Workflow)
+    finding = _undisturbed(agent, ORDER, mails={ADA: 1}) or _two_orders(agent)
+    if finding is not None:
+        return finding
+    found = _examined(5, clinic.examine_orders, agent, ORDER)
+    if not found.good:
+        return _broken(agent, ORDER, found=found)
+    return right(
+        f"{len(found.trials) - 1} crashes and a second start: one invoice each time. Two orders "
+        "that are alike: two invoices.",
+        table=found.table(),
+    )
+
+
+def _two_orders(agent: Workflow) -> Finding | None:
+    """The same customer orders the same again: both invoices are wanted."""
+    with _quietly(), clinic.trial(agent) as runtime:
+        runtime.run(agent, ORDER, id="first")
+        run = runtime.run(agent, ORDER | {"id": 43}, id="second")
+        mails = len(post.inbox(to=ADA))
+        if mails == 2 and run.status == "completed":
+            return None
+        because = f" ({one_line(clinic.why(run), 120)})" if run.status != "completed" else ""
+    return wrong(
+        f"Ada orders the same again, as order 43. There are {mails} invoices, not 2{because}.",
+        "Two orders are two pieces of business: their keys must differ.",
+    )
+
+
+# -- 6: the one with two faults --------------------------------------------------------------------
+
+
+def check_refunding(agent: object, place: object, other_place: object) -> Finding:
+    """Check the refund: yes and no, its budget, every crash and every pair of crashes.
+
+    ``place``, ``other_place``: where the sweep of the patient is not safe.
+    """
+    finding = _no_agent(agent) or _wrong_places(place, other_place)
+    if finding is not None:
+        return finding
+    assert isinstance(agent, Workflow)
+    if _unchanged(agent):
+        return todo("It is as it came in. Sweep it, find both faults, repair them, check again.")
+    finding = _refund_once(agent, "yes") or _refund_once(agent, "no")
+    if finding is not None:
+        return finding
+    found = _examined(6, clinic.examine_refund, agent)
+    if found.good:
+        with _quietly():
+            found = theirs(clinic.examine_refund, agent, pairs=True)
+        clinic.keep(6, found)
+    if not found.good:
+        return _refund_broken(agent, found)
+    assert found.sweep is not None
+    pairs = len(found.trials) - len(found.sweep.schedules)
+    return right(
+        f"{len(found.trials) - pairs} crashes and {pairs} pairs of crashes: one question, one "
+        "payment and one letter each time, and none without a yes."
+    )
+
+
+def _wrong_places(*given: object) -> Finding | None:
+    """What to say where the two places are not those that the sweep names."""
+    if any(place is ... for place in given):
+        return todo("Which two places does the sweep name? Write them for the dots, then repair.")
+    said = {one_line(place, 40) for place in given}
+    report = clinic.before(6).sweep
+    assert report is not None
+    places = {schedule.place for schedule in report.schedules if not schedule.good}
+    if said == places:
+        return None
+    off = sorted(said - places)
+    if off:
+        known = {schedule.place for schedule in report.schedules}
+        says = "every crash is safe there" if off[0] in known else "the sweep knows no such place"
+        return wrong(f"At {off[0]!r} it is not broken: {says}.")
+    return wrong("You name one place. There is another one: look past the smallest seed.")
+
+
+def _unchanged(agent: Workflow) -> bool:
+    """Whether it and its tools are written as they came in."""
+    case = CASES[6]
+    before, now = ({tool.name: _written(tool) for tool in tools} for tools in (
+        case.parts, tools_of(agent),
+    ))  # fmt: skip
+    return agent.source == case.workflow.source and before == now
+
+
+def _written(tool: Tool) -> tuple[str, str]:
+    """A tool as it is declared, and as it is coded."""
+    return repr(tool), source_digest(tool.function)
+
+
+def _refund_once(agent: Workflow, answer: str) -> Finding | None:
+    """Nothing dies; the boss says yes or no."""
+    with _quietly(), clinic.trial(agent, world=town) as runtime:
+        try:
+            agent.parameters.dump((ORDER,), {})
+        except TypeError as error:
+            return wrong(f"The refund is called with ctx and one order: {one_line(error)}.")
+        asked = len(model.bill)
+        run = runtime.run(agent, ORDER, id="refund-42")
+        told = len(post.inbox(to=BOSS))
+        if run.status == "waiting":
+            runtime.signal(run.id, "approval", answer)
+            runtime.resume(run.id)
+        elif run.status == "completed":
+            return wrong("It ends without waiting for the boss: ctx.wait_for is gone.")
+        if run.status != "completed":
+            because = one_line(clinic.why(run))
+            return wrong(f"Nothing dies, and yet the refund is {run.status}: {because}")
+        asked = len(model.bill) - asked
+        question, letters, paid = (
+            len(post.inbox(to=BOSS)), len(post.inbox(to=ADA)), len(bank.effects()),
+        )  # fmt: skip
+    if not told:
+        return wrong("It waits for the boss, and nobody has asked him.")
+    if asked > ORDER["budget"]:
+        return wrong(
+            f"The budget allows {ORDER['budget']} answers; the model was asked {asked} times."
+        )
+    if answer == "no" and (paid or letters):
+        return wrong("The boss says no, and there is money or a letter on its way.")
+    wanted = (1, 1, 1) if answer == "yes" else (1, 0, 0)
+    if (question, paid, letters) != wanted:
+        return wrong(
+            f"Nothing dies, the boss says {answer}, and there are {question} question(s), {paid} "
+            f"payment(s) and {letters} letter(s)."
+        )
+    return None
+
+
+def _refund_broken(agent: Workflow, found: Examination) -> Finding:
+    worst = found.bad[0]
+    promised = {tool.contract.effect for tool in tools_of(agent) if tool.name == "pay_back"}
+    says = [
+        f"{len(found.bad)} of {len(found.trials)} schedules are not well. Look at: {worst.what}."
+    ]
+    place = worst.what.rpartition("@")[2]
+    of_the_bank = place == "pay_back" or "pay" in worst.reason
+    asked = promised == {Effect.QUERYABLE}
+    if worst.verdict == DUPLICATE and of_the_bank and asked and "late:" in worst.what:
+        says.append(
+            "The bank was asked, and knew nothing yet. Then it was paid again, and the first "
+            "request arrived after all: two payments. After what time is its answer final?"
+        )
+    elif worst.verdict == DUPLICATE and of_the_bank:
+        says.append("There are two payments. The bank knows no keys; it can only be asked.")
+    elif worst.verdict == DUPLICATE:
+        says.append(f"There are {worst.cells['effects']} effects instead of 3, near {place!r}.")
+    elif worst.verdict == "a person is asked":
+        says.append(
+            f"Nothing is done twice, but a person has to decide: {one_line(worst.reason)}. Both "
+            "services promise enough to go without."
+        )
+    else:
+        says.append(f"There it comes out as {worst.verdict}: {one_line(worst.reason)}")
+    shown = [trial.row for trial in found.bad[:8]]
+    return wrong(*says, table=Table("The first schedules that are not well", shown))
+
+
+# -- 7: who sees what ------------------------------------------------------------------------------
+
+ANSWERS: Final = ("lint", "sweep", "both", "neither")
+
+
+def check_finders(table: object) -> Finding:
+    """Check who sees which illness. Lint and the sweep are really asked."""
+    if not isinstance(table, Mapping):
+        return wrong(f"Hand over the whole table of answers. This is a {type(table).__name__}.")
+    names = {case.name: number for number, case in CASES.items()}
+    missing = [name for name in names if name not in table]
+    if missing:
+        return wrong(f"The patient {missing[0]!r} is missing in your table.")
+    if any(table[name] is ... for name in names):
+        left = sum(table[name] is ... for name in names)
+        return todo(f"{left} patients are left. Say for each: lint, sweep, both or neither.")
+    for name, answer in table.items():
+        if name not in names:
+            return wrong(f"There is no patient {one_line(name, 40)!r}.")
+        if answer not in ANSWERS:
+            return wrong(f"{one_line(answer, 40)!r} is no answer; there are {', '.join(ANSWERS)}.")
+    truth = {name: clinic.seen_by(number) for name, number in names.items()}
+    off = [name for name in names if table[name] != truth[name]]
+    if not off:
+        rows = [
+            {"patient": name, "ill with": CASES[number].ill_with, "seen by": truth[name]}
+            for name, number in names.items()
+        ]
+        return right(
+            "Seven patients, each asked both ways. Read it by columns: code shows what is written, "
+            "crashes show what happens, and a promise that is not kept shows in neither.",
+            table=Table("Who sees it", rows),
+        )
+    return wrong(
+        f"{len(off)} of {len(names)} do not hold. Look at {off[0]!r}: "
+        f"{_why_not(truth[off[0]], str(table[off[0]]))}"
+    )
+
+
+def _why_not(truth: str, said: str) -> str:
+    """What was overlooked, in words."""
+    by_lint, by_sweep = truth in ("lint", "both"), truth in ("sweep", "both")
+    if by_lint and said in ("sweep", "neither"):
+        return "it is written in the code, so lint has found it."
+    if by_sweep and said in ("lint", "neither"):
+        return "there is a crash after which the ledger is wrong, so the sweep has found it."
+    if not by_lint and said in ("lint", "both"):
+        return "lint has found nothing there: look at what it says it cannot see."
+    return "every single crash of the sweep is safe there: it takes faults, or time, to see it."
+
+
+# -- the exercises ---------------------------------------------------------------------------------
+
+save_often = Exercise(
+    "09.6", "the travel agent", check_save_often,
+    (
+        ("What costs money is an answer of the model. When must the state be saved, so that "
+        "none is lost but the last?"),
+        "The rule gets the state before and after a transition. What differs, when an answer came?",
+        "It may simply say True each time: after every transition. Lesson 03 has finer rules.",
+    ),
+)  # fmt: skip
+
+shopping = Exercise(
+    "09.7", "the shopper", check_shopping,
+    (
+        "More checkpoints cannot help: the gap lies between the post's act and our note of it.",
+        "The post knows keys. Two places must say so: what the tool declares, and what it sends.",
+        'effect="idempotent", window=86_400 instead of on_unknown; and key=call.key.',
+    ),
+)  # fmt: skip
+
+bookkeeping = Exercise(
+    "09.8", "the bookkeeper", check_bookkeeping,
+    (
+        "Three failures, three answers: come again later; ask under the same key; tell somebody.",
+        "The runtime tells them apart by itself, if the tool lets the errors out and has attempts.",
+        ("The receipt needs more than one attempt. The copy needs the receipt's declaration and "
+        "key, and neither a loop nor an except."),
+        "Both: effect='idempotent', window=86_400, timeout=5.0, and one line: return post.send(…).",
+    ),
+)  # fmt: skip
+
+subscribing = Exercise(
+    "09.9", "the newsletter", check_subscribing,
+    (
+        ("The run has 60 seconds. Whose limit says how long one attempt may take, and whose how "
+        "long one reader?"),
+        "A call's limit stands at the tool: timeout=3.0. A reader's limit is a ctx.turn around it.",
+        ("A turn of 10 s ends with dk.DeadlineExceeded. Catch it around the turn, note the "
+        "reader's name, go on with the next, and return the names."),
+    ),
+)  # fmt: skip
+
+cash = Exercise(
+    "09.10", "the cashier", check_cash,
+    (
+        "Ask of each part of the key: would it be the same in a second attempt? In a second run?",
+        "The runtime hands the tool one key for all attempts. It is to be sent as it is.",
+        "The order has a name of its own that was there before the run: order['id'].",
+    ),
+)  # fmt: skip
+
+refunding = Exercise(
+    "09.11", "the refund", check_refunding,
+    (
+        "dk.sweep(refund, lesson.ORDER, world=town, signals=lesson.YES).table() shows where.",
+        "One fault is an effect in a place that nobody protects; lint has a question about it.",
+        "The other needs a request that acts late. What does the bank promise, and when?",
+        "Ask the boss with ctx.call and a key of its own; the bank's absence is final after 20 s.",
+    ),
+)  # fmt: skip
+
+finders = Exercise(
+    "09.12", "who sees it?", check_finders,
+    (
+        ("Lint reads; nothing runs. The sweep runs and kills; nothing fails by itself, and no day "
+        "passes."),
+        "Ask for each illness: is it written somewhere in the code? Does one crash show it?",
+        "lesson.lint_of(agent) and dk.sweep(agent, …, world=post).summary() are there to be asked.",
+    ),
+)  # fmt: skip
