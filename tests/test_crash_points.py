@@ -224,7 +224,7 @@ def test_a_request_that_acts_late_is_found_or_deduplicated(tmp_path):
         assert task.crash(folder, dk.CrashAt(tool, "request_sent", fate="late"))
         assert task.world.effects() == []
         ending = task.recover(folder)
-        assert ending.status == "completed"
+        assert ending.status == "completed", ending.reason
         assert len(ending.effects) == 1
 
 
