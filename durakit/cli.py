@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import importlib
 import inspect
 import io
@@ -256,12 +257,22 @@ def _parser() -> argparse.ArgumentParser:
         help="what the run is told each time that it waits for NAME (may be given several times)",
     )  # fmt: skip
     sweep.add_argument("--progress", action="store_true", help="show on a terminal how far it is")
+    lint = command(
+        "lint", _lint, "look for the usual mistakes in a workflow, without running it",
+        "durakit lint shop.workflows:welcome",
+        "\nIt proves nothing, and says what it looked at. What holds at every crash is the\n"
+        "sweep's to say. The exit code is 1 where a mistake was found.",
+    )  # fmt: skip
+    lint.add_argument(
+        "subject", metavar="MODULE:NAME", help="module and name of a workflow, machine or tool"
+    )
+
     mail = command(
         "mail", None, "run the mail service of the lessons: `durakit mail serve`",
         "durakit mail serve --profile resend",
     )  # fmt: skip
     _add_mail_serve(mail.add_subparsers(metavar="COMMAND", required=True, title="commands"))
-    for printed in (progress, class_report, runs, show, sweep):
+    for printed in (progress, class_report, runs, show, sweep, lint):
         printed.add_argument("--json", action="store_true", help="print JSON, in ASCII")
     return parser
 
@@ -649,6 +660,19 @@ def _sweep(options: argparse.Namespace) -> int:
                 where += f", then {row['then']}" if row["then"] else ""
                 print(visible(f"{where}: {row['verdict']}: {row['detail']}"))
     return OK if report.safe else NEEDS_A_PERSON
+
+
+def _lint(options: argparse.Namespace) -> int:
+    from durakit.lint import lint  # noqa: PLC0415 - only this command needs it
+
+    _, subject = _named(options.subject, "MODULE:NAME")
+    report = lint(subject)
+    if options.json:
+        rows = [dataclasses.asdict(row) for row in report.rows]
+        _print_json({"subject": report.subject, "rows": rows})
+    else:
+        print("\n".join(visible(line) for line in report.text().splitlines()))
+    return NEEDS_A_PERSON if report.found else OK
 
 
 def _signal(text: str) -> tuple[str, Any]:

@@ -23,7 +23,18 @@ from durakit.mail import Mailbox
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = ("lab", "reset", "progress", "class-report", "runs", "show", "resume", "sweep", "mail")
+COMMANDS = (
+    "lab",
+    "reset",
+    "progress",
+    "class-report",
+    "runs",
+    "show",
+    "resume",
+    "sweep",
+    "lint",
+    "mail",
+)
 
 #: An id, and a customer, that would colour, ring, clear and turn round a terminal.
 HOSTILE = "run\x1b[2J\x07\x7f\x9b31m\u202e\r\nlast"
@@ -1028,3 +1039,25 @@ def test_the_readme_points_at_files_that_are_there() -> None:
     assert links
     assert scripts
     assert [path for path in (*links, *scripts) if not (ROOT / path).exists()] == []
+
+
+def test_lint_says_what_it_found_and_what_it_looked_at(tmp_path: Path) -> None:
+    """A new key for each attempt: exit code 1; nothing found: 0; no workflow: 2."""
+    (tmp_path / "linted.py").write_text(
+        "import durakit as dk\n\n\n"
+        '@dk.tool(effect="idempotent", window=60, timeout=3)\n'
+        "def good(call):\n    return call.key\n\n\n"
+        '@dk.tool(effect="idempotent", window=60, timeout=3)\n'
+        'def bad(call):\n    return f"{call.key}:{call.attempt}"\n'
+    )
+    good, bad, neither, json_ = each(
+        tmp_path, ["lint", "linted:good"], ["lint", "linted:bad"], ["lint", "linted:dk"],
+        ["lint", "linted:bad", "--json"],
+    )  # fmt: skip
+    assert good[0] == 0, good
+    assert "looked at" in good[1]
+    assert bad[0] == 1
+    assert "a new key for each attempt" in bad[1]
+    assert neither[0] == 2
+    assert "lint looks at" in neither[2]
+    assert json.loads(json_[1])["subject"] == "tool bad"
