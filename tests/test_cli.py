@@ -1044,11 +1044,12 @@ def test_the_readme_points_at_files_that_are_there() -> None:
 def test_lint_says_what_it_found_and_what_it_looked_at(tmp_path: Path) -> None:
     """A new key for each attempt: exit code 1; nothing found: 0; no workflow: 2."""
     (tmp_path / "linted.py").write_text(
-        "import durakit as dk\n\n\n"
+        "import durakit as dk\nfrom durakit.mail import Mailbox\n\nmail = Mailbox()\n\n\n"
         '@dk.tool(effect="idempotent", window=60, timeout=3)\n'
-        "def good(call):\n    return call.key\n\n\n"
+        'def good(call):\n    return mail.send("a@b.c", "Hi", "x", key=call.key)\n\n\n'
         '@dk.tool(effect="idempotent", window=60, timeout=3)\n'
-        'def bad(call):\n    return f"{call.key}:{call.attempt}"\n'
+        'def bad(call):\n    key = f"{call.key}:{call.attempt}"\n'
+        '    return mail.send("a@b.c", "Hi", "x", key=key)\n'
     )
     good, bad, neither, json_ = each(
         tmp_path, ["lint", "linted:good"], ["lint", "linted:bad"], ["lint", "linted:dk"],
