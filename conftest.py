@@ -69,9 +69,15 @@ def pytest_configure(config: pytest.Config) -> None:
     # A relative path would break when pytest is started in a subfolder.
     config.option.nbval_sanitize_with = str(ROOT / "tests" / "nbval_sanitize.cfg")
 
+    # Killed processes and kernels remove nothing: what they leave goes with the tests. Pytest's own
+    # folders stay where they are, so that those of a failed test can be looked at.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    left = Path(tempfile.mkdtemp(prefix="durakit-tests-"))
+    config.add_cleanup(lambda: shutil.rmtree(left, ignore_errors=True))
+    os.environ["TMPDIR"] = tempfile.tempdir = str(left)
+
     # The learner's own IPython profile must not change what a lesson prints either.
     profiles = Path(tempfile.mkdtemp(prefix="durakit-ipython-"))
-    config.add_cleanup(lambda: shutil.rmtree(profiles, ignore_errors=True))
     startup = profiles / "profile_default" / "startup"
     startup.mkdir(parents=True)
     source = inspect.getsource(refuse_outside_connections)
