@@ -53,7 +53,7 @@ def sweep(number: int, **options) -> dk.sweep:
         (1, "o2:step_done@model", "✗ 2 answers again", "1 mail(s), up to 3 of 3 answers again"),
         (2, "late:request_sent@send_order", "✗ duplicate", "2 effects instead of 1"),
         (3, "receipt: 429, ask again in 20 s", "✗ given up", "1 receipt(s), 2 copies"),
-        (4, "the first reply takes 100 s", "✗ no news for Bela and Chen",
+        (4, "the first reply takes 100 s", "✗ no news for Bela and Chidi",
          "0 of 2 others have their news"),
         (5, "late:request_sent@send_invoice", "✗ duplicate", "2 effects instead of 1"),
         (6, "late:request_sent@ask", "✗ duplicate", "4 effects instead of 3"),
@@ -280,7 +280,7 @@ def test_an_empty_scorecard_gives_nothing_away() -> None:
     """Predictions come first."""
     assert set(card().values()) == {("○ not examined yet", "○ not repaired yet")}
     clinic.admit(4)
-    assert card()["newsletter"] == ("✗ no news for Bela and Chen", "○ not repaired yet")
+    assert card()["newsletter"] == ("✗ no news for Bela and Chidi", "○ not repaired yet")
     assert card()["cashier"][0] == "○ not examined yet"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import durakit as dk
-from durakit.lab import exercises, lesson01
+from durakit.lab import exercises, lesson01, lesson02, lesson06, lesson08, lesson09
 from durakit.lab.exercises import Exercise, Note, Progress, SideBySide, State, Table
 from durakit.mail import Fault, Mailbox
 
@@ -76,6 +76,90 @@ def test_an_error_of_the_learner_is_told_with_its_line(progress: Progress) -> No
     assert note.lines[0] == f"Your code raised KeyError: 'mail' (line {line} of its cell)"
 
 
+def test_a_slip_of_the_hand_takes_no_hint(progress: Progress) -> None:
+    """A name that is not defined is told, and the ladder stays where the last answer left it."""
+
+    def slipped() -> None:
+        return nowhere_defined  # noqa: F821 - this is the slip
+
+    def wrong() -> None:
+        raise KeyError("mail")
+
+    task = exercise(exercises.theirs, progress)
+    first = task.check(slipped)
+    assert first.mark == State.TRY_AGAIN
+    assert "name 'nowhere_defined' is not defined (line " in first.lines[0]
+    assert "Hint" not in first.text()
+    assert progress.read().exercises["09.1"] == exercises.Tried(state="TRY_AGAIN", tries=0)
+    shown = [task.check(answer).lines[-1] for answer in (wrong, slipped, wrong)]
+    assert shown == ["Hint 1 of 3: one", "Hint 1 of 3: one", "Hint 2 of 3: two"]
+
+
+@pytest.mark.parametrize("promise", [{}, {"effect": "idempotent", "window": 86_400}])
+@pytest.mark.parametrize("where", ["tool", "workflow"])
+def test_a_slip_inside_a_run_takes_no_hint_either(
+    where: str, promise: dict, tmp_path: Path, progress: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runtime saves the error, or calls the mail unknown; the learner is told the name."""
+    shop = Mailbox(tmp_path / "shop")
+
+    @dk.tool(name="slip_send", **promise)
+    def slip_send(call, to):
+        return shop.send(to, "Welcome", "Hello", key=cal.key)  # noqa: F821 - this is the slip
+
+    @dk.workflow(name="slip_welcome")
+    def slip_welcome(ctx, customer):
+        to = custmer["email"] if where == "workflow" else customer["email"]  # noqa: F821 - so is this
+        ctx.call(slip_send, to, key=f"welcome:{customer['id']}")
+
+    monkeypatch.setattr(exercises, "_shared", [progress])
+    note = lesson01.exactly_once.check(slip_welcome, shop)
+    name = "cal" if where == "tool" else "custmer"
+    assert note.lines[0] == f"Your code raised NameError: name '{name}' is not defined"
+    assert "Hint" not in note.text()
+    assert progress.read().exercises["01.5"].tries == 0
+
+
+def check_02(workflow: dk.Workflow, folder: Path) -> Note:
+    """The newsletter that no crash can hurt."""
+    return lesson02.crash_proof.check(workflow, Mailbox(folder))
+
+
+def check_06(workflow: dk.Workflow, folder: Path) -> Note:
+    """The newsletter that ends in time."""
+    mail, _, _ = lesson06.new_world(folder, seconds=4, profile="queryable")
+    return lesson06.in_time.check(workflow, mail)
+
+
+def check_08(workflow: dk.Workflow, folder: Path) -> Note:
+    """The voucher."""
+    return lesson08.safe_to_replay.check(workflow, Mailbox(folder))
+
+
+def check_09(workflow: dk.Workflow, folder: Path) -> Note:
+    """The cashier of the clinic."""
+    return lesson09.cash.check(workflow)
+
+
+@pytest.mark.parametrize("check", [check_02, check_06, check_08, check_09])
+def test_each_check_that_runs_a_workflow_knows_a_slip(
+    check: Callable[[dk.Workflow, Path], Note],
+    tmp_path: Path,
+    progress: Progress,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In every lesson the name is told, and no hint is taken."""
+
+    @dk.workflow(name="slip_of_the_hand")
+    def slip_of_the_hand(ctx, given):
+        ctx.step("slip", nowhere_defined)  # noqa: F821 - this is the slip
+
+    monkeypatch.setattr(exercises, "_shared", [progress])
+    note = check(slip_of_the_hand, tmp_path / "world")
+    assert note.lines[0] == "Your code raised NameError: name 'nowhere_defined' is not defined"
+    assert "Hint" not in note.text()
+
+
 def test_a_learner_who_exits_is_told_and_python_goes_on(progress: Progress) -> None:
     """sys.exit() in an answer ends neither the check nor the kernel."""
 
@@ -125,6 +209,7 @@ def test_an_answer_of_the_wrong_number_of_parts_is_told_how_to_call(
     note = exercise(is_two, progress).check(*answer)
     assert note.mark == State.TRY_AGAIN
     assert note.lines[0].startswith("Call it as check(answer): ")
+    assert progress.read().exercises["09.1"].tries == 0
 
 
 def test_an_interrupt_from_the_keyboard_ends_a_check(progress: Progress) -> None:

@@ -370,6 +370,6 @@ def test_the_policy_in_force_is_shown_with_its_defaults() -> None:
 
 
 def test_the_title_names_its_section() -> None:
-    """21.4, with the pitfall of 21.8."""
+    """21.4, with one mistake of 21.8."""
     (title,) = tagged(HERE.read(), "title")
     assert "chapter 21.4" in title.source

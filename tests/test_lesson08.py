@@ -383,6 +383,6 @@ def test_what_is_no_workflow_is_told(tmp_path: Path, mailbox: Mailbox) -> None:
 
 
 def test_the_lesson_covers_its_section() -> None:
-    """21.7, with the pitfalls of 21.8: its title says so."""
+    """21.7: its title says so."""
     (title,) = tagged(HERE.read(), "title")
     assert "chapter 21.7" in title.source

@@ -6,10 +6,11 @@ import inspect
 from collections.abc import Collection, Mapping, Sequence
 
 from durakit.define import Tool, Workflow
-from durakit.lab.exercises import Finding, one_line, todo, wrong
+from durakit.lab.exercises import SLIPS, Finding, LearnerError, one_line, todo, wrong
 from durakit.mail import Mailbox
+from durakit.run import Run
 
-__all__ = ["handed_over", "has_dots", "misfit", "misread_rule", "read_moves"]
+__all__ = ["handed_over", "has_dots", "misfit", "misread_rule", "read_moves", "refuse_slips"]
 
 
 def has_dots(function: object) -> bool:
@@ -41,6 +42,21 @@ def misfit(workflow: Workflow, args: tuple[object, ...], called: str) -> Finding
     except TypeError as error:
         return wrong(f"Your workflow is called with ctx and {called}: {one_line(error)}.")
     return None
+
+
+def refuse_slips(run: Run) -> None:
+    """Raise the first slip in the typing that a run of the learner's code has met, if it met one.
+
+    A tool's error may leave its call unknown, and then the run's reason no longer says what the
+    error was; the journal does. Raises LearnerError.
+    """
+    if run.status == "completed":
+        return
+    slips = {slip.__name__: slip for slip in SLIPS}
+    for payload in run.history()["payload"]:
+        error = payload.get("error")
+        if error and error["type"] in slips:
+            raise LearnerError(slips[error["type"]](error["message"]))
 
 
 def misread_rule(rule: object, called: str, to_do: str) -> Finding | None:

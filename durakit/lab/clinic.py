@@ -81,7 +81,7 @@ ORDER: Final[dict[str, Any]] = {
 READERS: Final[tuple[dict[str, Any], ...]] = (
     {"id": 42, "name": "Ada", "email": ADA},
     {"id": 43, "name": "Bela", "email": "bela@example.org"},
-    {"id": 44, "name": "Chen", "email": "chen@example.org"},
+    {"id": 44, "name": "Chidi", "email": "chidi@example.org"},
 )
 YES: Final = {"approval": "yes"}
 

@@ -3,7 +3,7 @@
 A check answers in words, and in one of three states:
 
     ○ TODO          nothing was answered yet
-    △ TRY AGAIN     what is wrong, and the next hint of the ladder
+    △ TRY AGAIN     what is wrong, and the next hint of the ladder; a slip takes no hint
     ✓ PASS          what was checked
 
 How it works. A *checker* is a function from the learner's answer to a ``Finding``. ``Exercise``
@@ -64,6 +64,9 @@ __all__ = [
 
 PROGRESS_NAME: Final = "progress.json"
 
+#: Errors of a hand that slipped: a name that is not defined says nothing about the task.
+SLIPS: Final = (NameError, UnboundLocalError)
+
 
 # -- showing ---------------------------------------------------------------------------------------
 
@@ -111,11 +114,15 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What a checker found out: the state, one or more sentences, and what they rest on."""
+    """What a checker found out: the state, one or more sentences, and what they rest on.
+
+    ``slip``: it is about the typing and not about the task, so it counts as no try.
+    """
 
     state: State
     says: tuple[str, ...]
     table: Table | None = None
+    slip: bool = False
 
 
 def todo(*says: str) -> Finding:
@@ -123,9 +130,9 @@ def todo(*says: str) -> Finding:
     return Finding(State.TODO, says)
 
 
-def wrong(*says: str, table: Table | None = None) -> Finding:
+def wrong(*says: str, table: Table | None = None, slip: bool = False) -> Finding:
     """The answer does not hold; ``says`` tells where."""
-    return Finding(State.TRY_AGAIN, says, table)
+    return Finding(State.TRY_AGAIN, says, table, slip)
 
 
 def right(*says: str, table: Table | None = None) -> Finding:
@@ -174,15 +181,22 @@ class Exercise:
             finding = self._misuse(answer, named) or self.checker(*answer, **named)
         except LearnerError as raised:
             error = raised.error
-            finding = wrong(f"Your code raised {_in_words(error)}{_their_line(error)}")
+            finding = wrong(
+                f"Your code raised {_in_words(error)}{_their_line(error)}",
+                slip=isinstance(error, SLIPS),
+            )
         except SystemExit:
             finding = wrong("Your code asked Python to exit. Leave that out.")
         except Exception as failure:  # noqa: BLE001 - the learner never meets a checker's traceback
             return Note("! CHECKER FAILED", title, _own_failure(failure))
         progress = self.progress or shared_progress()
-        tries, trouble = progress.note_exercise(self.number, finding.state)
+        tries, trouble = progress.note_exercise(
+            self.number, finding.state, counted=not finding.slip
+        )
         lines = list(finding.says)
-        if finding.state is State.TRY_AGAIN and self.hints:
+        if finding.slip:
+            lines.append("That is a slip and not a wrong answer: it takes no hint.")
+        if finding.state is State.TRY_AGAIN and self.hints and (tries or not finding.slip):
             # After a pass no try is counted, and the ladder stays where it was.
             step = min(max(tries, 1), len(self.hints))
             lines.append(f"Hint {step} of {len(self.hints)}: {self.hints[step - 1]}")
@@ -195,7 +209,7 @@ class Exercise:
             expected.bind(*answer, **named)
         except TypeError as error:
             names = ", ".join(expected.parameters)
-            return wrong(f"Call it as check({names}): {one_line(error)}.")
+            return wrong(f"Call it as check({names}): {one_line(error)}.", slip=True)
         return None
 
 
@@ -346,11 +360,16 @@ class Progress:
         except OSError as error:
             return self._leave_alone(f"cannot be read ({error.strerror})")
 
-    def note_exercise(self, number: str, state: State) -> tuple[int, tuple[str, ...]]:
-        """Keep how an exercise stands. Returns its failed tries so far, and troubles in words."""
+    def note_exercise(
+        self, number: str, state: State, *, counted: bool = True
+    ) -> tuple[int, tuple[str, ...]]:
+        """Keep how an exercise stands. Returns its failed tries so far, and troubles in words.
+
+        ``counted``: whether a TRY AGAIN is a try.
+        """
         saved = self.read()
         tried = saved.exercises.setdefault(number, Tried())
-        if state is State.TRY_AGAIN and tried.state != "PASS":
+        if state is State.TRY_AGAIN and counted and tried.state != "PASS":
             tried.tries += 1
         if tried.state != "PASS":
             tried.state = state.name  # type: ignore[assignment]  # the names are the literals

@@ -9,7 +9,7 @@ from typing import Any, Final
 from durakit.define import Workflow
 from durakit.errors import SimulatedCrash
 from durakit.faults import CrashAt
-from durakit.lab.answers import handed_over, misfit
+from durakit.lab.answers import handed_over, misfit, refuse_slips
 from durakit.lab.exercises import (
     Exercise,
     Finding,
@@ -112,6 +112,7 @@ class _Laboratory(Laboratory):
         """Run, crash, recover, let an hour pass so that late requests act, and count."""
         with self.world(plan) as runtime:
             run = runtime.run(workflow, customer, id="exercise", crash=crash)
+            refuse_slips(run)
             crashed = run.crash
             runtime.recover()
             self.mailbox.clock.sleep(3600)

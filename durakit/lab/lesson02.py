@@ -17,7 +17,7 @@ from durakit.define import Workflow
 from durakit.errors import UsageError
 from durakit.faults import CrashAt, kill_this_process
 from durakit.kill import can_fork
-from durakit.lab.answers import handed_over, misfit
+from durakit.lab.answers import handed_over, misfit, refuse_slips
 from durakit.lab.exercises import (
     Exercise,
     Finding,
@@ -307,7 +307,9 @@ def _without_a_crash(
     laboratory: _Laboratory, workflow: Workflow, readers: list[dict[str, Any]]
 ) -> Finding | None:
     with laboratory.world() as runtime:
-        tried = laboratory.seen(runtime.run(workflow, readers, id="exercise"))
+        run = runtime.run(workflow, readers, id="exercise")
+        refuse_slips(run)
+        tried = laboratory.seen(run)
     if "ArgumentsDiffer" in tried.reason or "mismatch" in tried.reason.lower():
         return wrong(
             f"Nothing crashed, and yet your run is {tried.status}: {one_line(tried.reason)}",

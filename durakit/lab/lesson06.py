@@ -14,7 +14,7 @@ from durakit.clock import ManualClock
 from durakit.define import Tool, Workflow, tool, workflow
 from durakit.driver import Context
 from durakit.lab import worlds
-from durakit.lab.answers import handed_over, has_dots, misfit, misread_rule
+from durakit.lab.answers import handed_over, has_dots, misfit, misread_rule, refuse_slips
 from durakit.lab.budgets import SlowMail
 from durakit.lab.exercises import (
     Exercise,
@@ -123,14 +123,17 @@ def _gist(payload: dict[str, Any]) -> str:
         short = payload["shortened"]
         level = " ".join(dict.fromkeys((short["level"], short["name"])))
         return f"asked for {short['asked']:g} s, gets {short['to']:g} s of the {level}"
+    # That it is unknown, the entry before has said.
     parts = [
-        str(payload[name]) for name in ("judged", "answer", "basis", "reason") if name in payload
+        str(payload[name]).removeprefix("unknown: ")
+        for name in ("judged", "answer", "basis", "reason")
+        if name in payload
     ]
     then = payload.get("then")
     if then:
         waits = f" {then['seconds']:g} s" if "seconds" in then else ""
         parts.append(f"then {then['decision']}{waits}")
-    return one_line("; ".join(parts), 58)
+    return "; ".join(parts)
 
 
 # -- the first exercise: what a child may have -----------------------------------------------------
@@ -405,6 +408,7 @@ class _Laboratory(Laboratory):
         mail.seconds, mail.slow = seconds, {people[1]["email"]: bela}
         with self.world() as runtime:
             run = runtime.run(letter, people, id="exercise", deadline=session)
+            refuse_slips(run)
             waits = list(_waits(run))
             self.mailbox.clock.sleep(3600)
             runtime.recover()

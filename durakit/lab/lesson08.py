@@ -17,7 +17,7 @@ from typing import Any, Final
 from durakit.define import Workflow
 from durakit.errors import SimulatedCrash
 from durakit.faults import CrashAt
-from durakit.lab.answers import handed_over, misfit
+from durakit.lab.answers import handed_over, misfit, refuse_slips
 from durakit.lab.exercises import (
     Exercise,
     Finding,
@@ -244,6 +244,7 @@ def _try_once(
             runtime.signal("exercise", "approval", answer)
             run = runtime.resume("exercise", crash=second)
             crashed = crashed or run.crash
+        refuse_slips(run)
         runtime.recover()
         box.clock.sleep(3600)
         runtime.recover()

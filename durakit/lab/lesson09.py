@@ -1,4 +1,4 @@
-"""Lesson 09, the clinic: what its cells show, and the checkers of its seven repairs."""
+"""Lesson 09, the clinic: what its cells show, and the checkers of its repairs and its question."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from durakit.define import Tool, Workflow, source_digest, workflow
 from durakit.driver import Context
 from durakit.faults import CrashAt
 from durakit.lab import clinic
-from durakit.lab.answers import has_dots
+from durakit.lab.answers import has_dots, refuse_slips
 from durakit.lab.clinic import (
     CASES,
     ORDER,
@@ -175,6 +175,7 @@ def _undisturbed(agent: Workflow, *args: Any, mails: Mapping[str, int]) -> Findi
         except TypeError as error:
             return wrong(f"Your agent is called otherwise: {one_line(error)}.")
         run = runtime.run(agent, *args, id="check")
+        refuse_slips(run)
         if run.status != "completed":
             because = clinic.why(run)
             return wrong(
@@ -707,7 +708,7 @@ cash = Exercise(
 refunding = Exercise(
     "09.11", "the refund", check_refunding,
     (
-        "dk.sweep(refund, lesson.ORDER, world=town, signals=lesson.YES).table() shows where.",
+        "report.table(), of the sweep above, shows where: that agent was not repaired yet.",
         "One fault is an effect in a place that nobody protects; lint has a question about it.",
         "The other needs a request that acts late. What does the bank promise, and when?",
         "Ask the boss with ctx.call and a key of its own; the bank's absence is final after 20 s.",
