@@ -51,6 +51,7 @@ from durakit.lab.lessons import (
     open_lab,
     reset_lesson,
 )
+from durakit.machine import Machine
 from durakit.run import Run, outcome_of
 from durakit.runtime import Runtime
 from durakit.store import Entry, OperationRow, RunRow
@@ -659,6 +660,8 @@ def _sweep(options: argparse.Namespace) -> int:
                 where = f"{row['number']} {row['point']} of {row['place']}"
                 where += f", then {row['then']}" if row["then"] else ""
                 print(visible(f"{where}: {row['verdict']}: {row['detail']}"))
+    if report.ending:  # to survive the crashes of a run that fails anyway says nothing
+        return NEEDS_A_PERSON
     return OK if report.safe else NEEDS_A_PERSON
 
 
@@ -703,7 +706,10 @@ def _arguments(workflow: Workflow, text: str) -> tuple[list[Any], dict[str, Any]
             raise UsageError("--args: a list in the order of the arguments, or an object by name")
     except TypeError as error:
         raise UsageError(f"--args does not fit {workflow.name}{signature}: {error}") from error
-    return workflow.parameters.load(dict(bound.arguments))
+    form = dict(bound.arguments)
+    if isinstance(workflow, Machine):  # whatever its author calls the parameter
+        form = {"state": next(iter(form.values()))}
+    return workflow.parameters.load(form)
 
 
 # -- the mail service ----------------------------------------------------------------------

@@ -122,6 +122,9 @@ class Report:
         told = f"{counts[FOUND]} found, {counts[CLEAR]} clear, {counts[CANNOT_SEE]} cannot be seen"
         return f"lint of {self.subject}: {told}"
 
+    def __str__(self) -> str:
+        return self.text()
+
     def __repr__(self) -> str:
         return f"<{self.summary()}>"
 

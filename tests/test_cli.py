@@ -1062,3 +1062,23 @@ def test_lint_says_what_it_found_and_what_it_looked_at(tmp_path: Path) -> None:
     assert neither[0] == 2
     assert "lint looks at" in neither[2]
     assert json.loads(json_[1])["subject"] == "tool bad"
+
+
+def test_a_machine_is_swept_whatever_its_parameter_is_called(tmp_path: Path) -> None:
+    """And what fails without any crash is not called safe."""
+    (tmp_path / "machines.py").write_text(
+        "import durakit as dk\nimport pydantic\nfrom durakit.mail import Mailbox\n\n"
+        "world = Mailbox()\n\n\n"
+        "class State(pydantic.BaseModel):\n    to: str\n\n\n"
+        "@dk.machine(state=State)\n"
+        "def letters(ctx, mine):\n    return dk.Done(mine)\n\n\n"
+        "@dk.machine(state=State)\n"
+        'def fails(ctx, mine):\n    raise ValueError("no")\n'
+    )
+    args = ["--args", '[{"to": "a@b.c"}]']
+    good, bad = each(
+        tmp_path, ["sweep", "machines:letters", *args], ["sweep", "machines:fails", *args]
+    )
+    assert good[0] == 0, good
+    assert bad[0] == 1, bad
+    assert "failed: ValueError: no" in bad[1]

@@ -12,6 +12,7 @@ import pytest
 import shop
 
 import durakit as dk
+from durakit.define import register
 from durakit.faults import POINTS
 from durakit.kill import can_fork, children
 from durakit.lives import Task
@@ -41,6 +42,7 @@ def rows(file: Path) -> dict[str, list[tuple]]:
 
 def task_of(workflow: dk.Workflow) -> Task:
     """The sweep's own task for a workflow of the corpus, over its world."""
+    register(workflow)  # other tests define workflows of the same names
     form = workflow.parameters.dump((shop.ADA,), {})
     return Task(workflow, form, shop.CORPUS[workflow], 60.0, 0)
 
