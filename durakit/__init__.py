@@ -1,5 +1,7 @@
 """durakit: a kit about one question: after a crash, what may run again?"""
 
+from typing import TYPE_CHECKING, Any
+
 from durakit import testing
 from durakit.clock import Clock, ManualClock, SystemClock
 from durakit.define import Call, Found, Tool, Workflow, tool, workflow
@@ -27,7 +29,6 @@ from durakit.errors import (
     WorkflowNotFound,
 )
 from durakit.faults import CrashAt
-from durakit.lint import lint
 from durakit.machine import Done, Machine, machine, only_at_the_end
 from durakit.protocol import Probed
 from durakit.retry import Retry, RetryBudget
@@ -90,3 +91,16 @@ __all__ = [
     "tool",
     "workflow",
 ]
+
+
+if TYPE_CHECKING:
+    from durakit.linting import lint
+
+
+def __getattr__(name: str) -> Any:
+    """Load what most programs never ask for, so that they start sooner."""
+    if name == "lint":
+        from durakit.linting import lint  # noqa: PLC0415 - that is what this is for
+
+        return lint
+    raise AttributeError(f"module 'durakit' has no attribute {name!r}")

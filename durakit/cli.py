@@ -666,7 +666,7 @@ def _sweep(options: argparse.Namespace) -> int:
 
 
 def _lint(options: argparse.Namespace) -> int:
-    from durakit.lint import lint  # noqa: PLC0415 - only this command needs it
+    from durakit.linting import lint  # noqa: PLC0415 - only this command needs it
 
     _, subject = _named(options.subject, "MODULE:NAME")
     report = lint(subject)

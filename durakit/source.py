@@ -3,7 +3,7 @@
 A name is looked up where Python would find it: in the function's own parameters and assignments
 (then nothing is known of its value), in its closure, its module, the builtins. An attribute is
 taken as it lies there; no property, descriptor or ``__getattr__`` is asked. What is not known for
-sure is ``UNKNOWN``. For whoever reads code: see ``durakit.lint``.
+sure is ``UNKNOWN``. For whoever reads code: see ``durakit.linting``.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ LAYERS = [
         "machine",
     ],
     ["items", "tables", "run", "runtime"],
-    ["lives", "kill", "sweep", "testing", "source", "lint", "cli"],
+    ["lives", "kill", "sweep", "testing", "source", "linting", "cli"],
 ]
 ORDER = [module for layer in LAYERS for module in layer]
 PURE = LAYERS[0]

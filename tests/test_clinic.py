@@ -13,7 +13,7 @@ from durakit.kill import can_fork
 from durakit.lab import clinic, patients
 from durakit.lab.clinic import CASES, ORDER, READERS, YES, Source
 from durakit.lab.patients import bank, model, post, town
-from durakit.lint import AT_THE_END, BLIND, EVERYTHING, NEW_KEY, NOTHING, ONE_LIMIT
+from durakit.linting import AT_THE_END, BLIND, EVERYTHING, NEW_KEY, NOTHING, ONE_LIMIT
 from durakit.mail import Fault
 
 needs_fork = pytest.mark.skipif(not can_fork(), reason="no fork here")

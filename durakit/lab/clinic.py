@@ -29,7 +29,7 @@ from durakit.lab import patients
 from durakit.lab.exercises import Row, Shown, Table, h
 from durakit.lab.laboratory import Laboratory, borrowed
 from durakit.lab.patients import ADA, model, post, town
-from durakit.lint import (
+from durakit.linting import (
     AT_THE_END,
     BLIND,
     EVERYTHING,

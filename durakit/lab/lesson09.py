@@ -37,7 +37,7 @@ from durakit.lab.exercises import (
     wrong,
 )
 from durakit.lab.patients import ADA, BOSS, Order, Trip, bank, draw_number, model, post, town
-from durakit.lint import lint, tools_of
+from durakit.linting import lint, tools_of
 from durakit.machine import Machine
 from durakit.protocol import Effect
 from durakit.sweep import BLIND_GUESS, DUPLICATE, Report

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 import durakit as dk
-from durakit.lint import (
+from durakit.linting import (
     AT_THE_END,
     BLIND,
     EVERYTHING,
