@@ -271,8 +271,6 @@ def check_save_often(agent: object) -> Finding:
             table=found.table(),
         )
     worst = found.bad[0]
-    if worst.verdict == DUPLICATE:
-        return _broken(agent, Trip(), found=found)
     if "answers again" not in worst.verdict:
         return _broken(agent, Trip(), found=found)
     most = max(int(str(trial.cells["paid again"])) for trial in found.bad)
