@@ -3,7 +3,6 @@
 import builtins
 import contextlib
 import functools
-import importlib.util
 import io
 import itertools
 import json
@@ -18,22 +17,11 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
+import notebooks as tool
+
 ROOT = Path(__file__).resolve().parent.parent
 
 PARTS = ["title", "goals", "first", "predict", "exercise", "takeaway", "terms", "end"]
-
-
-def load_tool() -> ModuleType:
-    """Return tools/notebooks.py, which is a script and not in any package."""
-    spec = importlib.util.spec_from_file_location("notebooks_tool", ROOT / "tools" / "notebooks.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-tool = load_tool()
 
 
 @dataclass(frozen=True)
@@ -67,8 +55,12 @@ class Lesson:
 
     @property
     def solution_path(self) -> Path:
-        """Its exercise, worked."""
+        """The lesson with its exercises worked, as it is stored."""
         return ROOT / "solutions" / self.name
+
+    def build_solution(self) -> NotebookNode:
+        """Return the same, as it follows from the lesson and the worked answers."""
+        return tool.source_of(self.solution_path)
 
     def read(self) -> NotebookNode:
         """Return the lesson as it is stored."""
@@ -266,13 +258,13 @@ def check_first_cell(
     assert "uv run durakit lab" in line
 
 
-def check_stored_outputs(lesson: Lesson, fresh: NotebookNode) -> None:
+def check_stored_outputs(stored: NotebookNode, fresh: NotebookNode) -> None:
     """The outputs that a reader sees on a web page are those that a learner gets."""
-    stored, shown = (
+    expected, shown = (
         [texts(cell) for cell in notebook.cells if cell.cell_type == "code"]
-        for notebook in (lesson.read(), fresh)
+        for notebook in (stored, fresh)
     )
-    assert shown == stored
+    assert shown == expected
 
 
 def facts(lesson: Lesson, fresh: NotebookNode) -> list[str]:
@@ -289,8 +281,8 @@ def check_stub(fresh: NotebookNode, answers: tuple[str, ...] = ("answer",)) -> N
 
 
 def check_solution(lesson: Lesson) -> None:
-    """The worked exercises run in a fresh kernel and are told ✓ PASS, as they are stored."""
-    stored, notebook = read(lesson.solution_path), read(lesson.solution_path)
+    """Built from the lesson it runs in a fresh kernel, is told ✓ PASS, and so it is stored."""
+    stored, notebook = read(lesson.solution_path), lesson.build_solution()
     assert tool.run(notebook, lesson.solution_path.parent, limit=HANGING) == []
     for name in lesson.answers:
         (shown,) = texts(cell_of(notebook, name))
@@ -299,25 +291,20 @@ def check_solution(lesson: Lesson) -> None:
     assert texts(cell_of(notebook, "end"))[0].startswith(
         f"■ END  Lesson {lesson.number}: {many} of {many} exercises passed"
     )
-    for cell in stored.cells:
-        if cell.cell_type == "code":
-            assert texts(cell) == texts(cell_of(notebook, cell.id))
+    assert [(cell.id, cell.source) for cell in stored.cells] == [
+        (cell.id, cell.source) for cell in notebook.cells
+    ]
+    check_stored_outputs(stored, notebook)
 
 
 def check_learner(lesson: Lesson, folder: Path) -> None:
     """In my-lessons/ the guesses and passes are kept, with the worked answers put in."""
     copy = folder / "my-lessons"
     copy.mkdir()
-    notebook, solution = lesson.read(), read(lesson.solution_path)
+    notebook = lesson.build_solution()
     for number in range(1, lesson.predictions + 1):
         cell = cell_of(notebook, f"p{number}")
         cell.source = cell.source.replace("...", str(number))
-    for name in lesson.answers:
-        asked, worked = cell_of(notebook, name), cell_of(solution, name).source
-        # What stands above a tool or workflow in the lesson's cell, the solution has elsewhere.
-        begins = re.match(r"@dk\.\w+", worked)
-        above = asked.source.split(begins[0])[0] if begins else ""
-        asked.source = above + worked
     assert tool.run(notebook, copy, limit=HANGING) == []
     kept = json.loads((copy / "progress.json").read_text())
     given = [[number] for number in range(1, lesson.predictions + 1)]

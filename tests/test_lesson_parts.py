@@ -1,5 +1,6 @@
 """What every lesson must be: its parts in one rhythm, and what is stored is what one gets."""
 
+import itertools
 from pathlib import Path
 
 import lesson_checks as checks
@@ -24,7 +25,9 @@ def test_every_notebook_is_a_lesson_of_this_list() -> None:
     """A new lesson is checked like the others."""
     stored = sorted(path.name for path in (checks.ROOT / "notebooks").glob("*.ipynb"))
     assert stored == [lesson.name for lesson in checks.LESSONS.values()]
-    assert stored == sorted(path.name for path in (checks.ROOT / "solutions").glob("*.ipynb"))
+    solutions = checks.ROOT / "solutions"
+    assert stored == sorted(path.name for path in solutions.glob("*.ipynb"))
+    assert stored == sorted(path.with_suffix(".ipynb").name for path in solutions.glob("*.md"))
 
 
 @each_lesson
@@ -61,7 +64,7 @@ def test_without_durakit_the_first_cell_says_what_to_do(
 def test_a_fresh_run_shows_what_is_stored(lesson: checks.Lesson) -> None:
     """A reader on a web page sees what a learner gets; the stubs only ask."""
     shown = fresh(lesson)
-    checks.check_stored_outputs(lesson, shown)
+    checks.check_stored_outputs(lesson.read(), shown)
     checks.check_stub(shown, lesson.answers)
 
 
@@ -72,18 +75,30 @@ def test_each_comparison_shows_the_fact_that_the_text_explains(lesson: checks.Le
 
 
 @each_lesson
-def test_a_stub_does_not_give_its_answer_away(lesson: checks.Lesson) -> None:
-    """What the solution has in its answers is not in the lesson yet."""
-    solution = checks.read(lesson.solution_path)
-    for name in lesson.answers:
-        asked, worked = cell_of(lesson.read(), name).source, cell_of(solution, name).source
-        assert asked != worked
-        assert "..." in asked
+def test_a_solution_is_the_lesson_with_its_answers_worked(lesson: checks.Lesson) -> None:
+    """Each exercise has its answer, which the stub does not give away; nothing else is changed."""
+    asked, worked = lesson.read(), lesson.build_solution()
+    changed = [cell.id for cell in asked.cells if cell.source != cell_of(worked, cell.id).source]
+    assert changed == ["title", *lesson.answers]
+    assert all("..." in cell_of(asked, name).source for name in lesson.answers)
+    assert not any("..." in cell_of(worked, name).source for name in lesson.answers)
+
+
+@each_lesson
+def test_each_worked_answer_is_explained(lesson: checks.Lesson) -> None:
+    """Before an answer stands its exercise's number, and why it is so."""
+    numbers = itertools.count(lesson.predictions + 1)
+    worked = lesson.build_solution()
+    for name, number in zip(lesson.answers, numbers, strict=False):
+        why = cell_of(worked, f"{name}-before1").source
+        heading, _, reasons = why.partition("\n")
+        assert heading == f"## Exercise {lesson.number}.{number}, worked"
+        assert len(reasons.split()) >= 30
 
 
 @each_lesson
 def test_a_solution_passes(lesson: checks.Lesson) -> None:
-    """The worked exercises run in a fresh kernel, and are told so."""
+    """Built from the lesson it runs in a fresh kernel, is told so, and is stored like that."""
     if lesson.forks and not can_fork():
         pytest.skip("this platform cannot fork")
     checks.check_solution(lesson)

@@ -4,6 +4,7 @@
     uv run python tools/notebooks.py notebooks/01*    some of them
     uv run python tools/notebooks.py --check          write nothing; say what would not hold
 
+A solution is first built from its lesson and from the worked answers beside it (worked.py).
 Every notebook gets a fresh kernel under the environment that the tests use, and is stored in one
 normal form: no widget state, no times, execution counts from 1, one kernel name. A notebook is only
 stored if every cell ran and the last one shows the closing mark, since a checker that only looks
@@ -25,9 +26,10 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
+from worked import WorkedError, build
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("notebooks", "solutions")
+LESSONS, SOLUTIONS = ROOT / "notebooks", ROOT / "solutions"
 
 #: The same bytes on every machine; as in conftest.py.
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "TZ": "UTC", "PYTHONUTF8": "1"}
@@ -39,6 +41,17 @@ CLOSING_MARK = "■ END"
 LIMIT = 20.0
 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+
+
+def source_of(path: Path) -> NotebookNode:
+    """Return a notebook as it is to be run: a solution is built, and all else is as it is stored.
+
+    Raises WorkedError where the worked answers do not fit the lesson.
+    """
+    if path.resolve().parent != SOLUTIONS:
+        return nbformat.read(path, as_version=4)
+    lesson = nbformat.read(LESSONS / path.name, as_version=4)
+    return build(lesson, path.with_suffix(".md").read_text(encoding="utf-8"))
 
 
 def run(notebook: NotebookNode, folder: Path, limit: float = LIMIT) -> list[str]:
@@ -132,7 +145,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing")
     given = parser.parse_args(arguments)
     paths = given.paths or [
-        path for name in FOLDERS for path in sorted((ROOT / name).glob("*.ipynb"))
+        *sorted(LESSONS.glob("*.ipynb")),
+        # Also one that is not built yet.
+        *(text.with_suffix(".ipynb") for text in sorted(SOLUTIONS.glob("*.md"))),
     ]
     # A person's own IPython profile must not change what a lesson prints.
     with tempfile.TemporaryDirectory(prefix="durakit-ipython-") as profile:
@@ -142,8 +157,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _store(path: Path, *, check: bool) -> bool:
     """Run one notebook and store it if it holds; return whether something is wrong."""
-    before = path.read_text(encoding="utf-8")
-    notebook = nbformat.reads(before, as_version=4)
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    try:
+        notebook = source_of(path)
+    except WorkedError as error:
+        print(f"{path.name}: {error}")
+        return True
     wrong = run(notebook, path.parent)
     normalise(notebook)
     nbformat.validate(notebook)
