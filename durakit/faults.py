@@ -29,6 +29,7 @@ POINTS: dict[str, tuple[str, ...]] = {
         "reply_received",
         "result_saved",
     ),
+    "claim": ("key_claimed",),
     "recovery": ("probe_answered",),
     "wait": ("wait_saved",),
     "machine": ("checkpoint_saved",),
@@ -37,7 +38,12 @@ POINTS: dict[str, tuple[str, ...]] = {
 _ALL = frozenset(point for points in POINTS.values() for point in points)
 
 #: The world's words for what it has just done → our crash point.
-WORLD_POINTS = {"received": "request_sent", "held": "request_sent", "acted": "effect_done"}
+WORLD_POINTS = {
+    "received": "request_sent",
+    "claimed": "key_claimed",
+    "held": "request_sent",
+    "acted": "effect_done",
+}
 
 Fate = Literal["lost", "late"]
 
@@ -210,6 +216,7 @@ class Incarnation:
         self._freeze = freeze
         self._seen = seen
         self._passed = 0
+        self._claimed = False
         #: (step or tool, occurrence, attempt) that is under way; the world's points belong to it
         self.busy: tuple[str, int, int] = ("run", 1, 1)
 
@@ -231,7 +238,8 @@ class Incarnation:
         """The world tells what it has just done for us; a dead incarnation is refused.
 
         Returns the fate of the request where the plan is that it acts late: a world that can
-        hold a request keeps it, says ``held``, and the crash happens there.
+        hold a request keeps it, says ``held``, and the crash happens there. So does a crash while
+        the key is claimed, which is one of ours and not of the world.
         """
         if self.dead is not None:
             raise self.dead
@@ -240,13 +248,20 @@ class Incarnation:
             return None
         if point == "received" and self._is_next("late", ours):
             return "late"
+        if point == "claimed" and self._is_here(ours):
+            self._claimed = True  # the service does not die with us: it has the key, and goes on
+            return "late"
+        if point == "held" and self._claimed:
+            ours = WORLD_POINTS["claimed"]
         self._pass(self.busy[0], ours, self.busy[1], self.busy[2])
         return None
 
     def _is_next(self, fate: Fate, point: str) -> bool:
-        if self._crash is None or self._crash.fate != fate:
-            return False
-        return self._crash.matches(self._boundary(*self.busy[:1], point, *self.busy[1:]))
+        return self._crash is not None and self._crash.fate == fate and self._is_here(point)
+
+    def _is_here(self, point: str) -> bool:
+        boundary = self._boundary(*self.busy[:1], point, *self.busy[1:])
+        return self._crash is not None and self._crash.matches(boundary)
 
     def _boundary(self, place: str, point: str, occurrence: int, attempt: int) -> Boundary:
         return Boundary(self._passed + 1, place, point, occurrence, attempt, self.number)

@@ -10,6 +10,10 @@ With two crashes per schedule the recovery dies too, at each boundary that it pa
 left alone, and a third driver recovers. The second crash begins with a copy of what the first has
 left, so the first is not lived again for each; from there every schedule has files of its own.
 
+A world may say that it has claimed a key and not acted yet (``key_claimed``). It does not die with
+the run: the request is at work, and acts some time after the crash. Until then whoever comes with
+the same key is told that it is in progress, which is no failure and no answer.
+
 A schedule is one word, its *seed*: the seeds of its crashes (``CrashAt.seed``) joined by ``+``.
 """
 
@@ -452,7 +456,7 @@ class _Bench:
         dies = self._task.crash if self._kids is None else self._kids.kill
         if dies(folder, crash, life):
             return ""
-        if crash.fate == "late":
+        if crash.fate == "late" or boundary.point == "key_claimed":
             return "the world cannot hold a request"
         return "the run took another way"
 

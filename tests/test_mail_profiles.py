@@ -5,7 +5,6 @@ order of the layers), never asked of the service; effects are counted in the led
 """
 
 import ast
-import contextlib
 import inspect
 import itertools
 import json
@@ -16,6 +15,18 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from mailroom import (
+    ADA,
+    ADAS,
+    COMPARING,
+    EVE,
+    KEYED,
+    KEYLESS,
+    TOKENS,
+    asked,
+    mailboxes,
+    says,
+)
 
 import durakit as dk
 from durakit.failures import FailureKind, classify
@@ -35,16 +46,7 @@ from durakit.mail import (
     load_profiles,
 )
 
-ADA = Letter("ada@example.org", "Welcome", "Hello Ada\nand welcome")
-EVE = Letter("eve@example.org", "Welcome", "Hello Eve")
 MANY = (ADA, EVE, Letter("bob@example.org", "Welcome", "Hello Bob"))
-ADAS, EVES = "re_ada", "re_eve"
-TOKENS = {ADAS: "ada", EVES: "eve"}
-
-KEYED = [name for name, profile in PROFILES.items() if profile.dedups]
-KEYLESS = [name for name, profile in PROFILES.items() if not profile.dedups]
-CLAIMING = [name for name, profile in PROFILES.items() if profile.in_progress is not None]
-COMPARING = [name for name in KEYED if PROFILES[name].compares_bodies]
 REAL = [name for name, profile in PROFILES.items() if profile.evidence != "ours"]
 
 #: Mails in the ledger after a fault and one retry with the same key, by what a key stands for.
@@ -81,32 +83,15 @@ ANSWERS = {
 
 @pytest.fixture
 def new(tmp_path, clock):
-    """Make mailboxes of a profile in this test's folder and on its clock."""
-    with contextlib.ExitStack() as stack:
-
-        def make(profile, **options):
-            mailbox = Mailbox(tmp_path, profile=profile, clock=clock, latency=0, **options)
-            stack.callback(mailbox.close)
-            return mailbox
-
+    """Make mailboxes in this test's folder and on its clock."""
+    with mailboxes(tmp_path, clock=clock, latency=0) as make:
         yield make
-
-
-def asked(mailbox, *letters, key="k", **options):
-    """Hand in a request as a client of this profile writes it."""
-    carried = mailbox.profile.carry(key) if isinstance(key, str) else key
-    return mailbox.handle(Request(letters or (ADA,), key=carried, **options))
 
 
 def expected(table, profile):
     """Look up what a table says of a profile."""
     row = table[profile.remembers if profile.dedups else None] if None in table else table
     return row if not isinstance(row, dict) else row.get(profile.remembers, row["effect"])
-
-
-def says(answer, refusal):
-    """Whether an answer is this refusal, to the letter."""
-    return (answer.status, answer.name, answer.type) == (refusal.status, refusal.name, refusal.type)
 
 
 # ── the data ─────────────────────────────────────────────────────────────────────────────────────
@@ -583,7 +568,7 @@ def refused_keys(profile):
         bad += ["bare", '"open', '""', '"a"b"', '"\\n"', '"é"', '"a\nb"', '"a";p=1']
     if profile.key_pattern.startswith("[!-~]"):
         bad += ["é", "a\nb", " a", "a ", "tab\tbed"]
-    if profile.name == "emailit":
+    if profile.name == "emailit":  # its document: letters, digits, - and _; others are refused
         bad += ["welcome:42", "welcome/42", "a b"]
     return bad
 

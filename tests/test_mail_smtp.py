@@ -149,6 +149,32 @@ def test_a_key_that_cannot_be_taken_is_refused_for_good_and_a_busy_one_for_now()
         assert len(mailbox.effects()) == 1
 
 
+def test_a_mail_with_two_keys_is_refused_for_good():
+    """Neither is taken: which one would a replay be known by?"""
+    with served("resend") as (door, mailbox):
+        head = f"{CARRIER}: a\r\n{CARRIER}: b\r\nSubject: Hi\r\n\r\nHello\r\n"
+        with (
+            smtplib.SMTP(door.host, door.port, "localhost", 10) as client,
+            pytest.raises(smtplib.SMTPDataError) as caught,
+        ):
+            client.sendmail("shop@example.org", ["ada@example.org"], head)
+        assert caught.value.smtp_code == 554
+        assert mailbox.effects() == mailbox.keys() == []
+
+
+def test_the_envelopes_sender_is_the_mails_and_another_one_is_another_request():
+    """Whatever the header From says; a bounce, from nobody, has none."""
+    with served("resend") as (door, mailbox):
+        message = mail(**{CARRIER: "a"})
+        send(door, message, from_addr="desk@example.org")
+        send(door, message, from_addr="desk@example.org")
+        with pytest.raises(smtplib.SMTPDataError) as caught:
+            send(door, message, from_addr="bank@example.org")
+        assert caught.value.smtp_code == 554
+        send(door, mail(), from_addr="<>")
+        assert [row["from"] for row in mailbox.inbox()] == ["desk@example.org", None]
+
+
 def test_plain_smtp_knows_no_key_whatever_the_header_says():
     """Two mails."""
     with served("smtp") as (door, mailbox):

@@ -43,17 +43,18 @@ and everybody is the account "default". A simulated crash (a hook that raises) g
 ``handle`` and ``replied`` as the BaseException it is: to the caller of a door it is a connection
 that breaks.
 
-Modules, in reading order: ``errors``, ``faults``, ``profiles`` (data), ``exchange`` (requests and
-answers), ``ledger`` (the file), ``memory`` (what is kept of keys), ``intake`` (understanding a
-request), ``work`` (what one transaction does), ``service`` (the mailbox); and in front of it
-``door``, ``http``, ``smtp``, which nothing here imports.
+Modules, in reading order: ``errors``, ``checks`` (what was given), ``faults``, ``profiles`` (data),
+``messages`` (requests and answers), ``ledger`` (the file), ``memory`` (what is kept of keys),
+``intake`` (understanding a request), ``records`` (what the ledger tells), ``work`` (what one
+transaction does), ``service`` (the mailbox); and in front of it ``door``, ``http``, ``smtp``, which
+nothing here imports.
 """
 
 from __future__ import annotations
 
 from durakit.mail.errors import MailError, NotSupported
-from durakit.mail.exchange import LARGEST_BATCH, Answer, Letter, Request
-from durakit.mail.faults import FAULTS, Fault
+from durakit.mail.faults import FAULTS, Fault, load_plan, read_plan
+from durakit.mail.messages import LARGEST_BATCH, Answer, Letter, Request
 from durakit.mail.profiles import LAYERS, PROFILES, REMEMBERS, Profile, Refusal, load_profiles
 from durakit.mail.service import POINTS, Clock, Mailbox
 
@@ -74,5 +75,7 @@ __all__ = [
     "Profile",
     "Refusal",
     "Request",
+    "load_plan",
     "load_profiles",
+    "read_plan",
 ]

@@ -21,8 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Final, Self
 
-from durakit.mail.exchange import Answer, Request
-from durakit.mail.faults import check_seconds
+from durakit.mail.checks import check_seconds
+from durakit.mail.messages import Answer, Request
 from durakit.mail.service import Mailbox
 
 LOOPBACK: Final = "127.0.0.1"

@@ -9,11 +9,11 @@
     GET  /emails?key=a:1      look-up by key     {"data": [{"id": "email-1"}]}, where it is offered
 
 A letter is JSON as at Resend: ``to`` (a text, or a list of texts), ``subject``, ``text`` or
-``html`` (or both, which are kept one after the other) and ``from``, which may be left out, is not
-kept and so not compared either. Anything else is refused, since it would be thrown away. A form
-does as well, and the paths may begin with /v1 or /v2, since that is how Stripe's clients write.
-``Authorization: Bearer …`` says who asks; the profile says in which header the key comes;
-``Fencing-Token`` is the fence. How an exchange goes stands in ``door``.
+``html`` (or both, which are kept one after the other) and ``from``, which may be left out. Anything
+else is refused, since it would be thrown away. A form does as well, and the paths may begin with
+/v1 or /v2, since that is how Stripe's clients write. ``Authorization: Bearer …`` says who asks; the
+profile says in which header the key comes; ``Fencing-Token`` is the fence. How an exchange goes
+stands in ``door``.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ from urllib.parse import parse_qs, unquote
 
 from tornado.http1connection import HTTP1Connection
 from tornado.httpserver import HTTPServer
+from tornado.httputil import HTTPHeaders
 from tornado.web import Application, HTTPError, RequestHandler, stream_request_body
 
+from durakit.mail.checks import read_json
 from durakit.mail.door import LOOPBACK, Door
-from durakit.mail.exchange import Answer, Letter, Request, refused
+from durakit.mail.messages import Answer, Letter, Request, refused
 from durakit.mail.profiles import Refusal
 
 LARGEST_BODY: Final = 2**20
@@ -133,9 +135,7 @@ class HttpDoor(Door):
 # ── what a request says ──────────────────────────────────────────────────────────────────────────
 
 
-def read_request(
-    headers: Mapping[str, str], body: bytes, *, batch: bool, carrier: str | None
-) -> Request:
+def read_request(headers: HTTPHeaders, body: bytes, *, batch: bool, carrier: str | None) -> Request:
     """Read a request to send; what cannot be read is noted in it, for the service to refuse.
 
     ``carrier``: the header of the key, None where the service has none.
@@ -148,14 +148,12 @@ def read_request(
         if batch != isinstance(said, list):
             raise ValueError(f"the body is not {'a list of letters' if batch else 'a letter'}")
         letters = [_read_letter(one) for one in (said if batch else [said])]
-    except RecursionError:
-        unreadable = "the body is nested too deeply"
     except ValueError as error:
         unreadable = str(error)
     fence = headers.get("Fencing-Token")
     return Request(
         letters,
-        key=None if carrier is None else _read_key(headers.get(carrier)),
+        key=None if carrier is None else _read_keys(headers.get_list(carrier)),
         token=read_token(headers),
         fence=int(fence) if fence is not None and FENCE.fullmatch(fence) else fence,
         batch=batch,
@@ -169,12 +167,19 @@ def read_token(headers: Mapping[str, str]) -> str | None:
     return token.strip() if scheme.lower() == "bearer" else None
 
 
-def _read_key(carried: str | None) -> str | None:
+def _read_keys(carried: list[str]) -> str | list[str] | None:
+    """Return the key; None where there is none, and all of them where there are more than one."""
+    if not carried:
+        return None
+    return _read_key(carried[0]) if len(carried) == 1 else carried
+
+
+def _read_key(carried: str) -> str:
     """Return a header's text, sent in UTF-8 as in the address of a look-up; Tornado reads Latin 1.
 
     Else a look-up would not find what was delivered under the same key.
     """
-    if carried is None or carried.isascii():
+    if carried.isascii():
         return carried
     return carried.encode("latin-1", "replace").decode("utf-8", "surrogateescape")
 
@@ -196,9 +201,9 @@ def _read_body(headers: Mapping[str, str], body: bytes) -> Any:
             for name, values in parse_qs(text, keep_blank_values=True, max_num_fields=100).items()
         }
     try:
-        return json.loads(text)
+        return read_json("body", text)
     except ValueError as error:  # the error itself would repeat what was sent
-        raise ValueError("the body is not JSON") from error
+        raise ValueError("the body is no JSON that can be read, or says something twice") from error
 
 
 def _read_letter(said: Any) -> Letter:
@@ -215,7 +220,9 @@ def _read_letter(said: Any) -> Letter:
     if isinstance(to, list) and to and all(isinstance(one, str) for one in to):
         to = ", ".join(to)
     all_text = all(isinstance(part, str) for part in written)
-    return Letter(to, said["subject"], "\n".join(written) if all_text else written[0])
+    return Letter(
+        to, said["subject"], "\n".join(written) if all_text else written[0], said.get("from")
+    )
 
 
 def shown(answer: Answer) -> Answer:
@@ -226,6 +233,7 @@ def shown(answer: Answer) -> Answer:
     body = {
         "object": "email",
         "id": mail["id"],
+        "from": mail["from"],
         "to": mail["to"].split(", "),
         "subject": mail["subject"],
         "text": mail["body"],

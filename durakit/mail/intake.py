@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from durakit.mail.exchange import Answer, Request, refused, what_is_wrong
 from durakit.mail.faults import Fault
 from durakit.mail.memory import Scope
+from durakit.mail.messages import Answer, Digests, Request, refused, what_is_wrong
 from durakit.mail.profiles import AUTHENTICATION, KEY, RATE_LIMIT, VALIDATION, Profile, Refusal
 
 BadKey = tuple[Refusal, str]
@@ -17,8 +17,9 @@ class Order:
     """A request as the service understands it.
 
     ``account``: None where nobody has this token. ``key``: as the ledger stores it. ``scope``: what
-    the key stands for, None where it is not deduplicated. ``digest``: "" for a malformed request,
-    which equals no remembered one. ``wrong``: what is malformed. ``bad_key``: why it is refused.
+    the key stands for, None where it is not deduplicated. ``digests``: of the request, and of it
+    without its senders; "" for a malformed one, which equals no remembered one. ``wrong``: what is
+    malformed. ``bad_key``: why it is refused.
     """
 
     request: Request
@@ -26,7 +27,7 @@ class Order:
     tool: str
     key: str | None
     scope: Scope | None
-    digest: str
+    digests: Digests
     wrong: str | None = None
     bad_key: BadKey | None = None
 
@@ -38,8 +39,8 @@ def understand(profile: Profile, request: Request, account: str | None, tool: st
     scope = None
     if profile.dedups and key is not None and account is not None and bad_key is None:
         scope = Scope(account, tool, key)
-    digest = "" if wrong is not None else request.digest()
-    return Order(request, account, tool, key, scope, digest, wrong, bad_key)
+    digests = ("", "") if wrong is not None else request.digests()
+    return Order(request, account, tool, key, scope, digests, wrong, bad_key)
 
 
 def check_key(profile: Profile, carried: object) -> tuple[str | None, BadKey | None]:
@@ -51,7 +52,8 @@ def check_key(profile: Profile, carried: object) -> tuple[str | None, BadKey | N
     if not profile.uses_keys:
         return text, None
     key = profile.read(text)
-    wrong = what_is_wrong(carried, one_line=False)
+    several = isinstance(carried, list)
+    wrong = "stands there more than once" if several else what_is_wrong(carried, one_line=False)
     if wrong is None:
         wrong = "is not in quotes" if key is None else profile.what_is_wrong(key)
     bad = None if wrong is None else (profile.bad_key, f"key {wrong}")

@@ -19,8 +19,8 @@ from typing import Final
 
 BUSY_WAIT: Final = 30.0  # real seconds one process waits for another's transaction
 APPLICATION_ID: Final = 1684761964  # 'dkml', as in schema.sql
-SCHEMA_VERSION: Final = 2
-OLDER: Final = {1: "migration_2.sql"}  # how to leave a version
+SCHEMA_VERSION: Final = 3
+OLDER: Final = {1: "migration_2.sql", 2: "migration_3.sql"}  # how to leave a version
 
 
 class Ledger:
@@ -29,6 +29,7 @@ class Ledger:
     def __init__(self) -> None:
         self.path: Path | None = None
         self._tool = ""
+        self._file: tuple[int, int] | None = None
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         with _forking:  # not while another thread walks the set
@@ -38,7 +39,8 @@ class Ledger:
         """Close what was open and open this file: made if it is missing, brought up to date if old.
 
         ``tool``: whose a ledger of version 1 is. Raises RuntimeError, and leaves the file as it is,
-        if it is something else or newer.
+        if it is something else or newer. A file that is removed or replaced later is no longer
+        touched: every touch then raises RuntimeError.
         """
         with self._lock:
             self.close()
@@ -53,7 +55,7 @@ class Ledger:
         """Close the file. Every touch but ``open`` then raises RuntimeError."""
         with self._lock:
             self._disconnect()
-            self.path = None
+            self.path = self._file = None
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -70,10 +72,17 @@ class Ledger:
                 raise
 
     def _connect(self) -> sqlite3.Connection:
+        if self.path is None:
+            raise RuntimeError("this mailbox is closed; fresh(folder) opens it again")
+        if self._file is not None and _identity(self.path) != self._file:
+            # What is written now nobody will ever read: mails would be out that no ledger knows.
+            raise RuntimeError(
+                f"{self.path} is not the file that was opened: it was removed or replaced; "
+                "fresh(folder) opens what is there now"
+            )
         if self._connection is None:
-            if self.path is None:
-                raise RuntimeError("this mailbox is closed; fresh(folder) opens it again")
             self._connection = _open(self.path, self._tool)
+            self._file = _identity(self.path)
         return self._connection
 
     def _disconnect(self) -> None:
@@ -98,6 +107,15 @@ def _open(path: Path, tool: str) -> sqlite3.Connection:
         db.close()
         raise
     return db
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file stands there, whatever its content; None: there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _prepare(db: sqlite3.Connection, path: Path, tool: str) -> None:

@@ -22,23 +22,26 @@ import sqlite3
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from durakit.mail.messages import Digests
 from durakit.mail.profiles import Profile
 
 IN_PROGRESS: Final = "in progress"
 
 CLAIM: Final = """
-    INSERT INTO dedup (account, tool, key, digest, state, holder, since, mails, expires)
-    VALUES (:account, :tool, :key, :digest, 'in progress', :holder, :now, '[]', :expires)
+    INSERT INTO dedup
+        (account, tool, key, digest, content, state, holder, since, mails, expires)
+    VALUES (:account, :tool, :key, :digest, :content, 'in progress', :holder, :now, '[]', :expires)
     ON CONFLICT (account, tool, key) DO UPDATE
-    SET digest = excluded.digest, state = excluded.state, holder = excluded.holder,
-        since = excluded.since, expires = excluded.expires, answer = NULL, first = NULL,
+    SET digest = excluded.digest, content = excluded.content,
+        state = excluded.state, holder = excluded.holder, since = excluded.since,
+        expires = excluded.expires, answer = NULL, first = NULL,
         mails = CASE WHEN dedup.state <> 'finished'
                           AND (dedup.expires > :now OR dedup.holder = :holder)
                      THEN dedup.mails ELSE '[]' END
     WHERE dedup.expires <= :now
        OR (:forgotten AND dedup.state = 'finished')
        OR (dedup.state = 'in progress' AND dedup.holder = :holder)
-       OR ((NOT :compares OR dedup.digest = :digest)
+       OR ((NOT :compares OR dedup.digest = iif(dedup.content IS NULL, :content, :digest))
            AND (dedup.state = 'unfinished'
                 OR (dedup.state = 'in progress' AND dedup.since + :takeover_after <= :now)))
     RETURNING mails
@@ -57,18 +60,26 @@ class Scope(NamedTuple):
 
 @dataclass(frozen=True)
 class Known:
-    """A remembered key. ``mails``: numbers. ``answer`` and ``first`` (UTC s): once finished."""
+    """A remembered key. ``mails``: numbers. ``answer`` and ``first`` (UTC s): once finished.
+
+    ``content``: the digest without senders; None where ``digest`` itself is without.
+    """
 
     digest: str
+    content: str | None
     state: str
     mails: tuple[int, ...]
     answer: dict[str, Any] | None
     first: float | None
 
+    def is_of(self, digests: Digests) -> bool:
+        """Whether the request with these digests is the one that it stands for."""
+        return self.digest == digests[1 if self.content is None else 0]
+
 
 def claim(
-    db: sqlite3.Connection, scope: Scope, profile: Profile, digest: str, holder: int, now: float,
-    *, forgotten: bool = False,
+    db: sqlite3.Connection, scope: Scope, profile: Profile, digests: Digests, holder: int,
+    now: float, *, forgotten: bool = False,
 ) -> tuple[int, ...] | Known:  # fmt: skip
     """Claim a key for request ``holder``: the mails that are out already, or what stands there.
 
@@ -80,7 +91,8 @@ def claim(
         CLAIM,
         {
             **scope._asdict(),
-            "digest": digest,
+            "digest": digests[0],
+            "content": digests[1],
             "holder": holder,
             "now": now,
             "expires": now + profile.window,
@@ -151,4 +163,7 @@ def _read(
     if row is None:
         return None
     answer = None if row["answer"] is None else json.loads(row["answer"])
-    return Known(row["digest"], row["state"], tuple(json.loads(row["mails"])), answer, row["first"])
+    return Known(
+        row["digest"], row["content"], row["state"], tuple(json.loads(row["mails"])),
+        answer, row["first"],
+    )  # fmt: skip

@@ -12,13 +12,14 @@ layer in front of the key answers says nothing of an earlier request with the sa
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
+
+from durakit.mail.checks import check_object, check_text, read_json
 
 AUTHENTICATION: Final = "authentication"
 RATE_LIMIT: Final = "rate limit"
@@ -61,18 +62,6 @@ STRUCTURED_STRING: Final = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')  # RFC 9
 HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
 
 
-def _check_text(name: str, value: object) -> None:
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{name}: want a text, got {value!r}")
-
-
-def _check_object(name: str, value: object) -> Mapping[str, Any]:
-    match value:
-        case Mapping():
-            return value
-    raise ValueError(f"{name}: want an object, got {value!r}")
-
-
 def _check_number(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise ValueError(f"{name}: want seconds, zero or more, got {value!r}")
@@ -94,9 +83,9 @@ class Refusal:
     def __post_init__(self) -> None:
         if type(self.status) is not int or not 400 <= self.status <= 599:
             raise ValueError(f"status: want a number from 400 to 599, got {self.status!r}")
-        _check_text("name", self.name)
+        check_text("name", self.name)
         if self.type is not None:
-            _check_text("type", self.type)
+            check_text("type", self.type)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +111,7 @@ class Profile:
     remembers: str = "effect"
     """What a key stands for once its request was executed, one of ``REMEMBERS``."""
     compares_bodies: bool = True
-    """A remembered key with another to, subject or body is refused instead of replayed."""
+    """A remembered key with another from, to, subject or body is refused instead of replayed."""
     order: tuple[str, ...] = LAYERS
     """The four ``LAYERS``, the first to answer first. Only an answer from the key's layer has
     looked at what is remembered."""
@@ -163,7 +152,7 @@ class Profile:
     """Fields that the sources leave open, each with why it is what it is here."""
 
     def __post_init__(self) -> None:
-        _check_text("name", self.name)
+        check_text("name", self.name)
         for name in ("dedups", "compares_bodies", "askable", "checks_fence"):
             if type(getattr(self, name)) is not bool:
                 raise ValueError(f"{name}: want true or false, got {getattr(self, name)!r}")
@@ -231,7 +220,7 @@ class Profile:
         longest = self.max_key_length
         if longest is not None and (type(longest) is not int or longest < 1):
             raise ValueError(f"max_key_length: want a whole number from 1, got {longest!r}")
-        _check_text("key_pattern", self.key_pattern)
+        check_text("key_pattern", self.key_pattern)
         try:
             re.compile(self.key_pattern)
         except re.error as error:
@@ -273,7 +262,7 @@ class Profile:
         if self.evidence != "ours" and not sources:
             raise ValueError("sources: a service that exists was read about somewhere")
         known = {entry.name for entry in fields(self)}
-        for name, why in _check_object("assumed", self.assumed).items():
+        for name, why in check_object("assumed", self.assumed).items():
             if name not in known or not isinstance(why, str) or not why:
                 raise ValueError(f"assumed: {name!r} is no field of a profile with its reason")
 
@@ -289,8 +278,8 @@ def load_profiles(text: str) -> dict[str, Profile]:
 
     A refusal is an object of status, name and type. Raises ValueError as ``profile.field: …``.
     """
-    data = _check_object("profiles", json.loads(text, object_pairs_hook=_without_doubles))
-    return {name: _load(name, _check_object(name, entry)) for name, entry in data.items()}
+    data = check_object("profiles", read_json("profiles", text))
+    return {name: _load(name, check_object(name, entry)) for name, entry in data.items()}
 
 
 def _load(name: str, entry: Mapping[str, Any]) -> Profile:
@@ -315,15 +304,6 @@ def _read_field(place: str, key: str, value: object) -> object:
         except (TypeError, ValueError) as error:
             raise ValueError(f"{place}: {error}") from error
     return value
-
-
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"{key}: stands there twice")
-        found[key] = value
-    return found
 
 
 PROFILES: Final = load_profiles(Path(__file__).with_name("profiles.json").read_text("utf-8"))

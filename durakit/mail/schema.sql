@@ -12,17 +12,20 @@
 --          `account` is NULL where nobody knew the token.
 -- mail     One row per mail delivered: the customers' inbox and the ledger of effects in one.
 --          Append-only: two triggers refuse update and delete. Its id is 'email-<number>'.
---          `digest`: sha256 hex of the canonical JSON of to, subject and body.
+--          `sender` is NULL where none was given. `digest`: sha256 hex of the canonical JSON of
+--          to, subject and body, and of from where there is one.
 -- dedup    The keys that the service remembers. The primary key is what stops duplicates.
 --          `state` 'in progress': the request `holder` has claimed the key, at `since`, and has
 --          not acted. 'unfinished': it failed, and the next request is to go on with `mails`.
 --          'finished': `answer` (JSON) is what a replay is told; written in the transaction that
---          writes the mails. `digest`: of the whole request. `mails`: JSON list of numbers.
---          `first`: when it was executed. A row past `expires` is forgotten: it stays readable
---          until the key is used again or the expired ones are dropped.
+--          writes the mails. `digest`: of the whole request; `content`: of the same without its
+--          senders, or NULL where `digest` is that (before version 3). `mails`: JSON list of
+--          numbers. `first`: when it was executed. A row past `expires` is forgotten: it stays
+--          readable until the key is used again or the expired ones are dropped.
 -- fence    The highest fencing token seen with each key, for profiles that check it.
 -- held     Requests accepted but delayed on the way. At `due` they act like any other request; the
---          row goes in the same transaction. `letters`: JSON list of [to, subject, body].
+--          row goes in the same transaction. `letters`: JSON list of [to, subject, body, from],
+--          before version 3 without the last.
 
 BEGIN IMMEDIATE;
 
@@ -45,7 +48,8 @@ CREATE TABLE IF NOT EXISTS mail (
     key        TEXT,
     digest     TEXT NOT NULL,
     time       REAL NOT NULL,
-    account    TEXT NOT NULL DEFAULT 'default'
+    account    TEXT NOT NULL DEFAULT 'default',
+    sender     TEXT
 ) STRICT;
 
 CREATE INDEX IF NOT EXISTS mail_of_a_key ON mail (account, tool, key);
@@ -61,6 +65,7 @@ CREATE TABLE IF NOT EXISTS dedup (
     tool     TEXT NOT NULL,
     key      TEXT NOT NULL,
     digest   TEXT NOT NULL,
+    content  TEXT,
     state    TEXT NOT NULL CHECK (state IN ('in progress', 'unfinished', 'finished')),
     holder   INTEGER NOT NULL,
     since    REAL NOT NULL,
@@ -92,6 +97,6 @@ CREATE TABLE IF NOT EXISTS held (
 ) STRICT;
 
 PRAGMA application_id = 1684761964;  -- 'dkml'
-PRAGMA user_version = 2;
+PRAGMA user_version = 3;
 
 COMMIT;

@@ -5,9 +5,12 @@ How one request goes:
     nothing yet                                    hook "arriving"
     number taken, request logged     committed     hook "received"   may return "late"
     ├─ late: stored with a due time  committed     hook "held"       then no reply
-    ├─ key claimed                   committed     hook "claimed"    where a key can be in progress
+    ├─ key claimed                   committed     hook "claimed"    may return "late"
     ├─ mails + what the key means    one commit    hook "acted"      also when replayed
     └─ the answer                                  hook "replied"    also when it is a refusal
+
+A key is claimed on its own only where the profile has an answer for a key in progress. A request
+that becomes late there is stored like the other late ones, and its key stays claimed meanwhile.
 
 Rules:
 
@@ -38,12 +41,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol
 
-from durakit.mail import memory, work
+from durakit.mail import memory, records, work
+from durakit.mail.checks import check_seconds
 from durakit.mail.errors import MailError, NotSupported
-from durakit.mail.exchange import NO_ANSWER, Answer, Letter, Request, refused
-from durakit.mail.faults import Fault, check_seconds
+from durakit.mail.faults import Fault
 from durakit.mail.intake import Order, check_key, refusal, storable, understand
 from durakit.mail.ledger import Ledger
+from durakit.mail.messages import NO_ANSWER, Answer, Letter, Request, refused
 from durakit.mail.profiles import PROFILES, Profile, Refusal
 from durakit.mail.work import Done
 
@@ -147,7 +151,8 @@ class Mailbox:
         """Call ``hook(point, key)`` at each of ``POINTS`` from now on; None detaches.
 
         The latest hook replaces the one before. It may raise anything or kill the process. If it
-        returns "late" at "received", the request acts only ``late_after`` seconds later.
+        returns "late" at "received", or at "claimed" (then the key is in progress meanwhile), the
+        request acts only ``late_after`` seconds later, and its caller hears nothing.
         """
         self._hook = hook
 
@@ -165,15 +170,15 @@ class Mailbox:
         kind = None if fault is None else fault.kind
         if self._tell("received", order.key) == "late" or kind == "request_late":
             late = self.late_after if fault is None or kind != "request_late" else fault.seconds
-            self._hold(number, order, late)
-            self._tell("held", order.key)
-            return NO_ANSWER
+            return self._hold(number, order, late).answer
         if kind == "request_lost":
             self._lose(number)
             return NO_ANSWER
         self._let_pass(self.latency / 2)
         act = self._work_overtaken if kind == "concurrent_duplicate" else self._work
         done = act(number, order, fault)
+        if not done.answer.comes:
+            return done.answer
         if done.mails:
             self._tell("acted", order.key)
         arrives = self.latency
@@ -189,9 +194,11 @@ class Mailbox:
         self._tell("replied", key)
 
     def get_mail(self, id: str, *, token: str | None = None) -> Answer:
-        """Answer with one mail of this account: id, to, subject, body, time; else 404."""
+        """Answer with one mail of this account: id, from, to, subject, body, time; else 404."""
         asked = storable(id)
-        return self._ask(token, lambda db, mine, _now: work.one_mail(db, self.profile, mine, asked))
+        return self._ask(
+            token, lambda db, mine, _now: records.one_mail(db, self.profile, mine, asked)
+        )
 
     def look_up(self, key: Any, *, token: str | None = None, tool: str | None = None) -> Answer:
         """Answer with the mails that carry this key, the latest last; 404 if none is visible.
@@ -209,7 +216,7 @@ class Mailbox:
                 return refused(profile, NOT_ASKABLE, message)
             if bad is not None or name is None:
                 return refused(profile, *(bad or (profile.bad_key, "key is missing")))
-            return work.mails_of(db, profile, memory.Scope(mine, of, name), now)
+            return records.mails_of(db, profile, memory.Scope(mine, of, name), now)
 
         return self._ask(token, answer)
 
@@ -231,6 +238,7 @@ class Mailbox:
         subject: str,
         body: str,
         *,
+        sender: str | None = None,
         key: str | None = None,
         fence: int | None = None,
         timeout: float | None = None,
@@ -240,9 +248,10 @@ class Mailbox:
 
         ``requests()`` tells which it was.
 
-        ``key``: None is no key, and then nothing is ever deduplicated. ``fence``: a whole number,
-        used where the profile checks it. ``timeout``: seconds to wait for the reply; None or inf
-        is 30. ``token``: whose mail it is, where the mailbox asks for tokens.
+        ``sender``: whom it is from, where that is told. ``key``: None is no key, and then nothing
+        is ever deduplicated. ``fence``: a whole number, used where the profile checks it.
+        ``timeout``: seconds to wait for the reply; None or inf is 30. ``token``: whose mail it is,
+        where the mailbox asks for tokens.
 
         Raises TimeoutError after the whole timeout when no reply came: the mail may or may not be
         delivered, now or later. Raises MailError with the profile's status and name for a
@@ -254,7 +263,9 @@ class Mailbox:
         limit = DEFAULT_TIMEOUT if waits_forever else check_seconds("timeout", timeout)
         sent = self.clock.now()
         carried = self.profile.carry(key) if isinstance(key, str) else key
-        request = Request((Letter(to, subject, body),), key=carried, token=token, fence=fence)
+        request = Request(
+            (Letter(to, subject, body, sender),), key=carried, token=token, fence=fence
+        )
         answer = self.handle(request)
         if answer.arrives > limit:
             self._give_up(sent, limit)
@@ -273,7 +284,7 @@ class Mailbox:
         """
         answer = self.look_up(key, token=token)
         self._let_pass(answer.delay)
-        if answer.status == work.NOT_FOUND.status:
+        if answer.status == records.NOT_FOUND.status:
             return None
         if answer.refuses:
             raise _error(answer)
@@ -282,29 +293,21 @@ class Mailbox:
     # ── what the referee sees: every account, or the one that is named ───────────────────────────
 
     def inbox(self, to: str | None = None, *, account: str | None = None) -> list[dict[str, Any]]:
-        """What customers see, in order of delivery: rows of id, to, subject, body, time."""
-        rows = self._read(
-            "SELECT number, recipient, subject, body, time FROM mail "
-            "WHERE (?1 IS NULL OR recipient = ?1) AND (?2 IS NULL OR account = ?2) ORDER BY number",
-            to,
-            account,
-        )
-        return [work.shown(row) for row in rows]
+        """What customers see, in order of delivery: rows of id, from, to, subject, body, time.
+
+        ``from``: None where no sender was given.
+        """
+        with self._transaction(self.clock.now()) as db:
+            return records.mails(db, to, account)
 
     def effects(self, *, account: str | None = None) -> list[dict[str, Any]]:
         """The ledger, one row per mail delivered, in order: tool, key, digest, time.
 
-        ``digest`` is the sha256 hex of the canonical JSON of to, subject and body. No row ever
-        changes or goes.
+        ``digest`` is the sha256 hex of the canonical JSON of to, subject and body, and of from
+        where a sender was given. No row ever changes or goes.
         """
-        return [
-            dict(row)
-            for row in self._read(
-                "SELECT tool, key, digest, time FROM mail "
-                "WHERE ?1 IS NULL OR account = ?1 ORDER BY number",
-                account,
-            )
-        ]
+        with self._transaction(self.clock.now()) as db:
+            return records.effects(db, account)
 
     def keys(self, *, account: str | None = None) -> list[dict[str, Any]]:
         """What the service remembers of keys.
@@ -317,36 +320,8 @@ class Mailbox:
         with a key, and ``expires`` is None; an opaque one remembers nothing.
         """
         now = self.clock.now()
-        if self.profile.dedups:
-            query = (
-                "SELECT key, digest, json_extract(mails, '$[0]') AS mail, account, tool, state, "
-                "coalesce(first, since) AS first, expires, "
-                "json_extract(answer, '$.status') AS status FROM dedup "
-                "WHERE ?1 IS NULL OR account = ?1 ORDER BY coalesce(first, since), holder"
-            )
-        elif self.profile.askable:
-            query = (
-                "SELECT key, digest, number AS mail, time AS first, NULL AS expires, "
-                "'finished' AS state, 200 AS status, account, tool FROM mail "
-                "WHERE key IS NOT NULL AND (?1 IS NULL OR account = ?1) ORDER BY number"
-            )
-        else:
-            return []
-        return [
-            {
-                "key": row["key"],
-                "digest": row["digest"],
-                "id": None if row["mail"] is None else work.mail_id(row["mail"]),
-                "first": row["first"],
-                "expires": row["expires"],
-                "expired": row["expires"] is not None and row["expires"] <= now,
-                "state": row["state"],
-                "status": row["status"],
-                "account": row["account"],
-                "tool": row["tool"],
-            }
-            for row in self._read(query, account)
-        ]
+        with self._transaction(now) as db:
+            return records.keys(db, self.profile, account, now)
 
     def requests(self, *, account: str | None = None) -> list[dict[str, Any]]:
         """Every send that reached the service, in order: number, key, fault, outcome, id, time.
@@ -356,19 +331,8 @@ class Mailbox:
         "replayed", "refused 429" (or another status below 500), "failed 500". ``id``: the first
         mail, or None. ``time``: of arrival, UTC seconds.
         """
-        return [
-            {
-                "number": row["number"],
-                "key": row["key"],
-                "fault": row["fault"],
-                "outcome": row["outcome"],
-                "id": None if row["mail"] is None else work.mail_id(row["mail"]),
-                "time": row["time"],
-            }
-            for row in self._read(
-                "SELECT * FROM request WHERE ?1 IS NULL OR account = ?1 ORDER BY number", account
-            )
-        ]
+        with self._transaction(self.clock.now()) as db:
+            return records.requests(db, account)
 
     # ── the steps of a request ───────────────────────────────────────────────────────────────────
 
@@ -392,7 +356,7 @@ class Mailbox:
             )
         return number, fault
 
-    def _hold(self, number: int, order: Order, late: float) -> None:
+    def _hold(self, number: int, order: Order, late: float) -> Done:
         """Store a request until it is due; one that would be refused leaves only its outcome."""
         now = self.clock.now()
         answer, _ = refusal(self.profile, order, None)
@@ -401,6 +365,8 @@ class Mailbox:
             if answer is None:
                 work.hold(db, number, order, now + late)
             work.log(db, number, "held" if answer is None else work.refuse(answer).outcome)
+        self._tell("held", order.key)
+        return Done(NO_ANSWER)
 
     def _lose(self, number: int) -> None:
         with self._transaction(self.clock.now()) as db:
@@ -416,7 +382,8 @@ class Mailbox:
             done = self._claim(number, order, kind)
             if done is not None:
                 return done
-            self._tell("claimed", order.key)
+            if self._tell("claimed", order.key) == "late":
+                return self._hold(number, order, self.late_after)
         now = self.clock.now()
         with self._transaction(now) as db:
             return work.perform(db, self.profile, number, order, now, kind)
@@ -508,10 +475,6 @@ class Mailbox:
         with self._ledger.transaction() as db:
             work.perform_due(db, self.profile, now)
             yield db
-
-    def _read(self, query: str, *values: object) -> list[sqlite3.Row]:
-        with self._transaction(self.clock.now()) as db:
-            return db.execute(query, values).fetchall()
 
     def __del__(self) -> None:
         if hasattr(self, "_ledger"):  # closed before its private folder goes

@@ -8,8 +8,8 @@ It needs aiosmtpd: install ``durakit[smtp]``.
 SMTP has no place for a key, and is at-least-once by design: a client whose connection breaks after
 the final dot does as if 451 had come, and sends again (RFC 5321, 3.8), whether the mail was
 accepted or not. A ``Message-ID`` that stays the same in every attempt helps only a reader who
-looks at it: the mail is kept as it came, headers and all, so ``message_id`` finds it. A profile
-with an ``smtp_carrier`` takes its key from that header of the mail.
+looks at it: the mail is kept as it came, headers and all, so ``message_id`` finds it. Its sender is
+the envelope's. A profile with an ``smtp_carrier`` takes its key from that header of the mail.
 
 One mail for each recipient; all of them or none. Replies after the final dot:
 
@@ -36,7 +36,7 @@ from email.message import Message
 from typing import Any, Final, NoReturn
 
 from durakit.mail.door import LOOPBACK, Door
-from durakit.mail.exchange import Answer, Letter, Request
+from durakit.mail.messages import Answer, Letter, Request
 from durakit.mail.profiles import Profile
 
 try:
@@ -155,10 +155,11 @@ def read_mail(envelope: Envelope, token: str | None, carrier: str | None) -> Req
     text = content.decode(errors="backslashreplace").replace("\r\n", "\n")
     message = message_from_string(text)
     subject = _subject(message)
-    key = None if carrier is None else message.get(carrier)
+    keys = [] if carrier is None else [str(key).strip() for key in message.get_all(carrier, [])]
+    sender = None if envelope.mail_from in ("", "<>") else envelope.mail_from  # a bounce has none
     return Request(
-        [Letter(to, subject, text) for to in envelope.rcpt_tos],
-        key=None if key is None else str(key).strip(),
+        [Letter(to, subject, text, sender) for to in envelope.rcpt_tos],
+        key=keys[0] if len(keys) == 1 else keys or None,
         token=token,
         batch=len(envelope.rcpt_tos) > 1,
     )

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import astuple, dataclass, replace
+from typing import Final
 
 from durakit.mail import memory
-from durakit.mail.exchange import Answer, Letter, Request, accepted, refused
 from durakit.mail.faults import ERRORS
 from durakit.mail.intake import Order
+from durakit.mail.messages import Answer, Letter, Request, accepted, refused
 from durakit.mail.profiles import Profile, Refusal
+from durakit.mail.records import mail_ids
 
-NOT_FOUND: Final = Refusal(404, "not_found")
 STALE_FENCE: Final = Refusal(412, "stale_fence")
 WENT_WRONG: Final = "something went wrong here"
 NEXT_MAIL: Final = "SELECT coalesce(max(number), 0) + 1 FROM mail"
@@ -45,7 +45,7 @@ def enter(
     if order.scope is None:
         return ()
     found = memory.claim(
-        db, order.scope, profile, order.digest, number, now, forgotten=kind == "key_forgotten"
+        db, order.scope, profile, order.digests, number, now, forgotten=kind == "key_forgotten"
     )
     if not isinstance(found, memory.Known):
         return found
@@ -78,13 +78,13 @@ def perform_due(db: sqlite3.Connection, profile: Profile, now: float) -> None:
         request = Request(letters, fence=row["fence"], batch=bool(row["batch"]))
         account, tool, key = row["account"], row["tool"], row["key"]
         scope = memory.Scope(account, tool, key) if profile.dedups and key is not None else None
-        order = Order(request, account, tool, key, scope, request.digest())
+        order = Order(request, account, tool, key, scope, request.digests())
         perform(db, profile, row["request"], order, row["due"])
 
 
 def hold(db: sqlite3.Connection, number: int, order: Order, due: float) -> None:
     """Store a request until it is due."""
-    letters = [[letter.to, letter.subject, letter.body] for letter in order.request.letters]
+    letters = [astuple(letter) for letter in order.request.letters]
     db.execute(
         "INSERT INTO held (request, due, account, tool, key, fence, batch, letters) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -110,15 +110,16 @@ def refuse(answer: Answer) -> Done:
 
 def from_memory(profile: Profile, order: Order, known: memory.Known) -> Done | None:
     """What a remembered key answers to this request; None: nothing, it may go on."""
-    if profile.compares_bodies and known.digest != order.digest:
-        message = f"key {order.key!r} was used before with another to, subject or body"
+    if profile.compares_bodies and not known.is_of(order.digests):
+        what = "from" if known.content == order.digests[1] else "to, subject or body"
+        message = f"key {order.key!r} was used before with another {what}"
         return refuse(refused(profile, profile.other_body, message))
     if known.state == memory.IN_PROGRESS and profile.in_progress is not None:
         message = f"a request with key {order.key!r} is still running"
         return refuse(refused(profile, profile.in_progress, message))
     if known.answer is None:
         return None
-    answer = Answer(**known.answer, ids=_ids(known.mails), replayed=True, first=known.first)
+    answer = Answer(**known.answer, ids=mail_ids(known.mails), replayed=True, first=known.first)
     if answer.refuses:
         answer = replace(answer, ids=())
     if profile.replay_marker is not None:
@@ -126,47 +127,9 @@ def from_memory(profile: Profile, order: Order, known: memory.Known) -> Done | N
     return Done(answer, known.mails, "replayed")
 
 
-def one_mail(db: sqlite3.Connection, profile: Profile, account: str, id: str) -> Answer:
-    """Answer with a mail of this account; another's does not exist for it."""
-    row = db.execute(
-        "SELECT * FROM mail WHERE 'email-' || number = ? AND account = ?", (id, account)
-    ).fetchone()
-    if row is None:
-        return refused(profile, NOT_FOUND, "there is no such mail")
-    return Answer(status=200, body=shown(row), ids=(id,))
-
-
-def mails_of(db: sqlite3.Connection, profile: Profile, scope: memory.Scope, now: float) -> Answer:
-    """Answer with the visible mails of a key."""
-    rows = db.execute(
-        "SELECT number FROM mail WHERE account = ? AND tool = ? AND key = ? "
-        "AND time + ? <= ? ORDER BY number",
-        (*scope, profile.visible_after, now),
-    ).fetchall()
-    if not rows:
-        return refused(profile, NOT_FOUND, "no mail with this key is to be seen")
-    return accepted(_ids(tuple(row["number"] for row in rows)), batch=True)
-
-
-def shown(row: sqlite3.Row) -> dict[str, Any]:
-    """Return a mail as customers see it."""
-    return {
-        "id": mail_id(row["number"]),
-        "to": row["recipient"],
-        "subject": row["subject"],
-        "body": row["body"],
-        "time": row["time"],
-    }
-
-
 def next_number(db: sqlite3.Connection, query: str) -> int:
     """Return the next free number: in a write transaction nobody else takes it."""
     return int(db.execute(query).fetchone()[0])
-
-
-def mail_id(number: int) -> str:
-    """Return the name that customers know a mail by."""
-    return f"email-{number}"
 
 
 def _act(
@@ -184,7 +147,7 @@ def _act(
     if kind in ERRORS:
         answer = refused(profile, profile.failed, WENT_WRONG)
     else:
-        answer = accepted(_ids(mails), batch=order.request.batch)
+        answer = accepted(mail_ids(mails), batch=order.request.batch)
     _remember(db, profile, number, order, answer, mails, now)
     outcome = "delivered" if rest else _outcome(answer) if answer.refuses else "completed"
     return Done(answer, mails, outcome)
@@ -198,7 +161,7 @@ def _remember(
     if order.scope is None:
         return
     if profile.remembers == "effect" and mails:  # whatever the caller is told
-        answer = accepted(_ids(mails), batch=order.request.batch)
+        answer = accepted(mail_ids(mails), batch=order.request.batch)
     if answer.refuses and profile.remembers == "work":
         memory.leave_unfinished(db, order.scope, number, mails)
     elif answer.refuses and profile.remembers != "answers":
@@ -214,11 +177,12 @@ def _remember(
 def _deliver(db: sqlite3.Connection, order: Order, letter: Letter, now: float) -> int:
     number = next_number(db, NEXT_MAIL)
     db.execute(
-        "INSERT INTO mail (number, tool, recipient, subject, body, key, digest, time, account) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO mail "
+        "(number, tool, recipient, subject, body, key, digest, time, account, sender) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             number, order.tool, letter.to, letter.subject, letter.body, order.key,
-            letter.digest(), now, order.account,
+            letter.digest(), now, order.account, letter.sender,
         ),
     )  # fmt: skip
     return number
@@ -237,10 +201,6 @@ def _check_fence(db: sqlite3.Connection, profile: Profile, order: Order) -> Answ
         return None
     message = f"fence {fence} of key {order.key!r} has been overtaken"
     return refused(profile, STALE_FENCE, message)
-
-
-def _ids(mails: tuple[int, ...]) -> tuple[str, ...]:
-    return tuple(mail_id(number) for number in mails)
 
 
 def _outcome(answer: Answer) -> str:

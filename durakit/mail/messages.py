@@ -11,7 +11,7 @@ import json
 import math
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from durakit.mail.profiles import Profile, Refusal
@@ -19,31 +19,42 @@ from durakit.mail.profiles import Profile, Refusal
 LARGEST_BATCH: Final = 100
 """Letters in one request, as at Resend."""
 
+Digests = tuple[str, str]
+"""Of a request, and of the same request without its senders."""
+
 
 @dataclass(frozen=True)
 class Letter:
-    """One mail as it was handed in. Good ones are three texts; ``to`` and ``subject`` one line."""
+    """One mail as it was handed in. Good ones are texts, all but ``body`` of one line.
+
+    ``sender``: None where none was given.
+    """
 
     to: Any
     subject: Any
     body: Any
+    sender: Any = None
 
     def digest(self) -> str:
-        """Return the sha256 hex of the canonical JSON of to, subject and body."""
+        """Return the sha256 hex of the canonical JSON of to, subject, body and from, where given.
+
+        A letter without a sender has the digest that it had when no sender was kept.
+        """
         return _digest(self._fields())
 
     def what_is_wrong(self) -> str | None:
         """Name the first bad field and what is wrong with it, or return None."""
         for name, value in self._fields().items():
             wrong = what_is_wrong(value, one_line=name != "body")
-            if wrong is None and name == "to" and not str(value).strip():
+            if wrong is None and name in ("to", "from") and not str(value).strip():
                 wrong = "is empty"
             if wrong is not None:
                 return f"{name} {wrong}"
         return None
 
     def _fields(self) -> dict[str, Any]:
-        return {"to": self.to, "subject": self.subject, "body": self.body}
+        sender = {} if self.sender is None else {"from": self.sender}
+        return {"to": self.to, "subject": self.subject, "body": self.body, **sender}
 
 
 @dataclass(frozen=True)
@@ -52,10 +63,10 @@ class Request:
 
     ``letters``: one; or in a ``batch`` 1 to ``LARGEST_BATCH``, all of them sent or none. ``key``:
     as it was carried (``Profile.carry`` writes it, with quotes where the profile wants them); None
-    where there was none. ``token``: whose request it is. ``tool``: None is the mailbox's own name;
-    the same key for two tools means two operations. ``fence``: a whole number, for profiles that
-    check it. ``unreadable``: why a door could make no letters of what came to it; refused as a
-    malformed mail is.
+    where there was none, a list where there were several. ``token``: whose request it is. ``tool``:
+    None is the mailbox's own name; the same key for two tools means two operations. ``fence``: a
+    whole number, for profiles that check it. ``unreadable``: why a door could make no letters of
+    what came to it; refused as a malformed mail is.
     """
 
     letters: Sequence[Letter]
@@ -66,14 +77,19 @@ class Request:
     batch: bool = False
     unreadable: str | None = None
 
-    def digest(self) -> str:
-        """Return what a key stands for: the digest of the letter, or of the batch's letters.
+    def digests(self) -> Digests:
+        """Return what a key stands for, and what it stood for before senders were kept.
 
-        Only of a request in which nothing is wrong.
+        Each is the digest of the letter, or of the batch's letters. Only of a request in which
+        nothing is wrong.
         """
+        bare = [replace(letter, sender=None) for letter in self.letters]
+        return self._digest_of(self.letters), self._digest_of(bare)
+
+    def _digest_of(self, letters: Sequence[Letter]) -> str:
         if self.batch:
-            return _digest([letter.digest() for letter in self.letters])
-        return self.letters[0].digest()
+            return _digest([letter.digest() for letter in letters])
+        return letters[0].digest()
 
     def what_is_wrong(self) -> str | None:
         """Name the first bad field and what is wrong with it, or return None."""
