@@ -15,9 +15,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from durakit import values
+from durakit.errors import ArgumentsDiffer, Cancelled, Suspended
 from durakit.operation import Operation
 from durakit.protocol import ARGUMENTS_DIFFER, Status
 from durakit.store import Entry, OperationRow
+
+#: Statuses of a correction of which nothing more is to be expected: its call is open again.
+_NOTHING_CAME = frozenset({Status.REFUSED, Status.FAILED, Status.COMPENSATED})
 
 
 def undo_key(key: str) -> str:
@@ -48,14 +52,21 @@ def correct(original: Operation) -> Any:
     """
     drive, tool = original.drive, original.tool.compensate
     assert tool is not None
-    arguments = values.digest(tool.parameters.dump(original.args, original.kwargs))
+    args, kwargs = original.tool.parameters.filled(original.args, original.kwargs)
+    arguments = values.digest(tool.parameters.dump(args, kwargs))
     correction = Operation(
-        drive, tool, undo_key(original.key), original.args, original.kwargs, arguments,
-        original.occurrence, undoes=original,
+        drive, tool, undo_key(original.key), args, kwargs, arguments, original.occurrence,
+        undoes=original,
     )  # fmt: skip
     correction.look_again()
     if (tool.name, correction.key) in drive.begun:
         correction.ours = True
-        correction.check_row()
+        correction.check()
         correction.remember()
-    return correction.run()
+    try:
+        return correction.run()
+    except (Exception, Suspended, Cancelled) as error:
+        left = correction.row
+        if left is None or left.status in _NOTHING_CAME or isinstance(error, ArgumentsDiffer):
+            original.reopen()
+        raise

@@ -13,13 +13,14 @@ import inspect
 import json
 import math
 import textwrap
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from durakit import values
 from durakit.deadline import ahead
-from durakit.errors import InvalidField, UnsavableValue, WorkflowNotFound
+from durakit.errors import InvalidField, UnloadableValue, UnsavableValue, WorkflowNotFound
 from durakit.protocol import Contract, Effect
 from durakit.retry import Retry
 
@@ -126,6 +127,11 @@ _TAKE_ONE_BY_POSITION = (
 )
 
 
+#: The kinds of `*args` and `**kwargs`.
+_MANY = inspect.Parameter.VAR_POSITIONAL
+_ANY = inspect.Parameter.VAR_KEYWORD
+
+
 class Parameters:
     """What a tool or workflow takes after its first parameter (``call`` or ``ctx``)."""
 
@@ -174,6 +180,41 @@ class Parameters:
                 form[name] = self._form(name, value)
         return values.canonical(form)
 
+    def filled(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """A call's arguments with every default filled in, as (args, kwargs).
+
+        A correction gets them so: what it undoes is what was sent, whatever its own defaults are.
+        Raises TypeError where they do not fit.
+        """
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound.args, bound.kwargs
+
+    def misfit(self, sent: Parameters) -> str | None:
+        """Why this cannot take all that ``sent`` takes, as ``filled`` gives it; None: it can."""
+        ours = list(self._signature.parameters.values())
+        places = [p for p in ours if p.kind in _TAKE_ONE_BY_POSITION]
+        kinds = {p.kind for p in ours}
+        theirs = sent._signature.parameters.values()
+        in_order = [p.name for p in theirs if p.kind in (*_TAKE_ONE_BY_POSITION, _MANY)]
+        for index, name in enumerate(in_order):
+            if index >= len(places) and _MANY not in kinds:
+                return f"takes no {name!r}"
+            if index < len(places) and places[index].name != name:
+                return f"takes {places[index].name!r} where it is given {name!r}"
+        free = {p.name for p in places[len(in_order) :]}
+        free |= {p.name for p in ours if p.kind is inspect.Parameter.KEYWORD_ONLY}
+        by_name = {p.name for p in theirs if p.kind in (inspect.Parameter.KEYWORD_ONLY, _ANY)}
+        for name in sorted(by_name - free):
+            if _ANY not in kinds:
+                return f"takes no {name!r}"
+        needed = {p.name for p in ours if p.default is p.empty} & free
+        for name in sorted(needed - by_name):
+            return f"needs {name!r}, which it is not given"
+        return None
+
     def _form(self, name: str, value: Any, *inside: Any) -> Any:
         """One argument as JSON; a refusal's path begins with the parameter's name."""
         if name not in self._codecs:
@@ -185,7 +226,11 @@ class Parameters:
             raise UnsavableValue(path, error.reason) from error
 
     def load(self, form: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """(args, kwargs) read back from what ``dump`` saved."""
+        """(args, kwargs) read back from what ``dump`` saved.
+
+        Raises UnloadableValue where the code takes others by now: none is left out or made up.
+        """
+        self._check_saved(form)
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         for name, parameter in self._signature.parameters.items():
@@ -201,6 +246,16 @@ class Parameters:
             else:
                 args.append(self._value(name, value))
         return args, kwargs
+
+    def _check_saved(self, form: dict[str, Any]) -> None:
+        parameters = self._signature.parameters
+        for name in form:
+            if name not in parameters:
+                raise UnloadableValue(f"saved value {name!r} is none that the code takes")
+        for name, parameter in parameters.items():
+            optional = parameter.kind in (_MANY, _ANY) or parameter.default is not parameter.empty
+            if name not in form and not optional:
+                raise UnloadableValue(f"saved value for {name!r} is missing")
 
     def _value(self, name: str, form: Any) -> Any:
         return self._codecs[name].load(json.dumps(form)) if name in self._codecs else form
@@ -248,10 +303,16 @@ def tool(
     opaque tool. ``errors``: exception types that come back as themselves. ``on_unknown``:
     overrides what the contract says of an unknown outcome (``resend``, ``probe``, ``park`` or
     ``compensate``), so that a lesson can show the wrong choice. ``compensate``: another tool with
-    the same parameters, which corrects what this one did (or may have done). ``cancel(call)``:
-    asks the service to give up an attempt that was left at its limit; a wish, never a proof.
+    the same parameters, which corrects what this one did (or may have done); it is given all of
+    the call's arguments, defaults too. ``cancel(call)``: asks the service to give up an attempt
+    that was left at its limit (or that is interrupted, or whose run is to stop, so that it means
+    something without ``timeout`` too); a wish, never a proof.
 
-    Raises InvalidField for a declaration that cannot work.
+    Raises InvalidField for a declaration that cannot work, and for one that contradicts itself:
+    what can mean nothing under the effect that is declared was meant for another one. Allowed,
+    since it says something true of the service and hurts nobody: a ``probe`` of an idempotent
+    tool without a ``window`` (it is asked once there is one), and a ``window`` shorter than
+    ``timeout`` (an unknown call then parks, or is probed).
     """
     if function is None:
         return functools.partial(
@@ -273,13 +334,14 @@ def tool(
     if on_unknown not in (None, "resend", "probe", "park", "compensate"):
         known = "'resend', 'probe', 'park' or 'compensate'"
         raise InvalidField("on_unknown", f"{known}; got {on_unknown!r}")
+    _check_fits_effect(promised, window, settles_after, probe, on_unknown)
     _check_compensate(compensate, promised, needed=on_unknown == "compensate")
     if cancel is not None and not callable(cancel):
         raise InvalidField("cancel", f"needs a function that asks, got {cancel!r}")
     _check_probe(probe, needed=promised is Effect.QUERYABLE or on_unknown == "probe")
-    _check_retry(retry, promised)
+    check_retry(retry, promised)
     _check_errors(errors)
-    return Tool(
+    declared = Tool(
         function,
         contract=Contract(
             promised, window, settles_after, probe is not None, on_unknown, compensate is not None
@@ -292,6 +354,43 @@ def tool(
         compensate=compensate,
         cancel=cancel,
     )
+    misfit = None if compensate is None else compensate.parameters.misfit(declared.parameters)
+    if compensate is not None and misfit is not None:
+        raise InvalidField("compensate", f"{compensate.name} {misfit} by {declared.name}")
+    _tools[declared.name] = declared
+    return declared
+
+
+#: The latest tool of each name that is alive here. A call is given its tool and not a name, so
+#: this decides nothing that is sent; it tells a person early what the next drive would find.
+_tools: weakref.WeakValueDictionary[str, Tool] = weakref.WeakValueDictionary()
+
+
+def find_tool(name: str) -> Tool | None:
+    """The tool of that name as last declared in this process; None where there is none."""
+    return _tools.get(name)
+
+
+def _check_fits_effect(
+    promised: Effect,
+    window: float | None,
+    settles_after: float | None,
+    probe: object,
+    on_unknown: str | None,
+) -> None:
+    """Refuse what can mean nothing under this effect."""
+    if window is not None and promised is not Effect.IDEMPOTENT:
+        raise InvalidField(
+            "window", f"is how long a service knows a key; with effect={promised} it knows none"
+        )
+    if promised is Effect.NONE:
+        told = {"probe": probe, "on_unknown": on_unknown}
+        for field in (name for name, value in told.items() if value is not None):
+            raise InvalidField(field, "a tool without outside effect leaves nothing unknown")
+    if promised is Effect.OPAQUE and probe is not None and on_unknown != "probe":
+        raise InvalidField("probe", "a service that can be asked is effect='queryable'")
+    if settles_after is not None and probe is None:
+        raise InvalidField("settles_after", "is about a probe's 'absent', and there is no probe")
 
 
 def _check_probe(probe: object, *, needed: bool) -> None:
@@ -312,13 +411,22 @@ def _check_compensate(compensate: object, promised: Effect, *, needed: bool) -> 
         raise InvalidField("compensate", f"declare it with @dk.tool; got {compensate!r}")
     if compensate.contract.on_unknown == "compensate":
         raise InvalidField("compensate", "a correction is not corrected by another one")
+    if compensate.contract.effect is Effect.NONE:
+        raise InvalidField("compensate", f"{compensate.name} has no outside effect to correct with")
 
 
-def _check_retry(retry: object, promised: Effect) -> None:
+def check_retry(retry: object, promised: Effect) -> None:
+    """Raises InvalidField for a policy that cannot be followed with this effect.
+
+    ``Retry`` itself takes any window, so that a policy can be computed and drawn at the ends of
+    its scale; who is to wait by one has meant something else.
+    """
     if retry is None:
         return
     if not isinstance(retry, Retry):
         raise InvalidField("retry", f"needs a dk.Retry, got {retry!r}")
+    if retry.contradiction is not None:
+        raise InvalidField(*retry.contradiction)
     if retry.last_chance and promised in (Effect.QUERYABLE, Effect.OPAQUE):
         raise InvalidField("last_chance", f"is for reads and keyed writes, not effect={promised}")
 
@@ -343,6 +451,10 @@ class Workflow:
             raise InvalidField("version", "does not fit 64 bits")
         self.function = function
         self.name = declared
+        self.module = str(getattr(function, "__module__", None) or "")
+        self.place = _place(function)
+        #: where another module has defined a workflow of this name in this process
+        self.elsewhere: str | None = None
         self.version = version
         self.source = source_digest(function)
         self.returns = values.returns(function)
@@ -351,6 +463,15 @@ class Workflow:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the bare function: nothing is saved."""
         return self.function(*args, **kwargs)
+
+    def clash(self) -> str:
+        """What a reader must know where two modules define this name; else empty."""
+        if self.elsewhere is None:
+            return ""
+        return (
+            f". {self.name!r} is defined twice here, in {self.place} and in {self.elsewhere}: the "
+            "one defined last is run, so give one of them another name"
+        )
 
     def __repr__(self) -> str:
         return f"<workflow {self.name} version {self.version}>"
@@ -373,7 +494,15 @@ def workflow(
 
 
 def register(declared: Workflow) -> Workflow:
-    """Make ``declared`` the workflow of its name in this process."""
+    """Make ``declared`` the workflow of its name in this process.
+
+    In its own module it replaces the one before (a cell that is run again). Where another module
+    has defined that name, both places are kept: a run that does not fit will name them.
+    """
+    before = _workflows.get(declared.name)
+    if before is not None:
+        same = before.module == declared.module
+        declared.elsewhere = before.elsewhere if same else before.place
     _workflows[declared.name] = declared
     return declared
 
@@ -400,6 +529,13 @@ def find_workflow(name: str) -> Workflow:
             "cell that defines it"
         )
     return _workflows[name]
+
+
+def _place(function: Callable[..., Any]) -> str:
+    """Where a function is defined, for people: module and line (no path: it may be private)."""
+    module = getattr(function, "__module__", None) or "a module without a name"
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{module}, line {code.co_firstlineno}" if code else str(module)
 
 
 def source_digest(function: Callable[..., Any]) -> str:

@@ -198,14 +198,16 @@ class Driver(Drive):
         return None
 
     def _end_suspended(self, stop: Suspended) -> None:
-        if self.cancel and stop.place.get("why") == "mismatch":
+        misfit = stop.place.get("why") == "mismatch"
+        if self.cancel and misfit:
             self._end_cancelled()  # the code that does not fit is not needed for that
             return
+        reason = stop.reason + (self._workflow.clash() if misfit else "")
         self.append(
             "parked" if stop.status == "needs_decision" else "waiting",
             step=stop.place.get("step"),
             key=stop.place.get("key"),
-            payload=compact({"reason": stop.reason, "why": stop.place.get("why", "unknown")}),
+            payload=compact({"reason": reason, "why": stop.place.get("why", "unknown")}),
             ends=stop.status,
             wake=stop.place.get("wake"),
         )
@@ -404,7 +406,7 @@ class Driver(Drive):
         else:
             op.ours = True
             op.look_again()
-            op.check_row()
+            op.check()
             op.remember()
         try:
             return op.run()
@@ -439,6 +441,7 @@ class Driver(Drive):
         if arguments != row.arguments:
             what = f"key {short(key)} of tool {tool.name}"
             raise ArgumentsDiffer(what, row.arguments, arguments)
+        args, kwargs = tool.parameters.filled(args, kwargs)
         return self.call(tool.compensate, args, kwargs, undo_key(key), undoes=(tool.name, key))
 
     def _nothing_to_undo(self, key: str) -> bool:

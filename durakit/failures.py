@@ -64,6 +64,13 @@ IN_PROGRESS_NAMES = frozenset(
     }
 )
 
+#: What is said of an error that proves nothing, and of the same where there is no effect to prove.
+_NO_PROOF = ": no proof that nothing happened"
+_NO_EFFECT = {
+    FailureKind.TRANSIENT: ": no outside effect, and it may pass",
+    FailureKind.PERMANENT: ": no outside effect, and it will be raised again",
+}
+
 #: httpx errors raised before any byte of the request can have been acted on.
 _HTTPX_NOT_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
 
@@ -72,13 +79,18 @@ def classify(error: Exception, *, effect: bool, now: float) -> Failure:
     """Judge ``error`` by its type and status, never by its text or its truth value.
 
     ``effect`` says whether the tool can change the outside world: if so, everything that does
-    not prove the contrary is *unknown*; if not, what is unknown is simply transient. ``now``
-    is wall time, for a Retry-After date. Total: every exception gets a kind.
+    not prove the contrary is *unknown*. If not, nothing outside can be unknown, and the question
+    that is left is whether the same request may succeed later: transient where the type is one
+    of a network, a lock or a limit, and permanent otherwise (a TypeError is a defect of the code,
+    and will be raised again). ``now`` is wall time, for a Retry-After date. Total: every
+    exception gets a kind.
     """
     error = _real_cause(error)
     kind, reason, retry_after = _judge(error, now)
     if kind is FailureKind.UNKNOWN and not effect:
         kind = FailureKind.TRANSIENT if _looks_passing(error) else FailureKind.PERMANENT
+        if reason.endswith(_NO_PROOF):
+            reason = reason.removesuffix(_NO_PROOF) + _NO_EFFECT[kind]
     return Failure(kind, reason, retry_after)
 
 
@@ -138,7 +150,7 @@ def _judge(error: Exception, now: float) -> tuple[FailureKind, str, float | None
         return FailureKind.TRANSIENT, "name not resolved: not sent", None
     if _is(error, TimeoutError):
         return FailureKind.UNKNOWN, "no answer in time", None
-    return FailureKind.UNKNOWN, f"{type(error).__name__}: no proof that nothing happened", None
+    return FailureKind.UNKNOWN, type(error).__name__ + _NO_PROOF, None
 
 
 def _judge_status(error: Exception, status: int) -> tuple[FailureKind, str]:

@@ -14,6 +14,13 @@ A checkpoint holds what changed since the one before; a snapshot (the whole stat
 changes since the last snapshot weigh more than that snapshot. So the snapshots of a growing state
 double in size, a file grows in a straight line, and loading a state reads one snapshot and the
 changes after it.
+
+A turn (``ctx.turn``) keeps its end from the first entry made in it. One that made only steps has
+no entry before the checkpoint that ends its transition, so after a crash it is granted anew,
+together with the work that is done anew. Its start cannot come earlier at no cost: a step's
+result is saved with that very checkpoint, and the commit before it (the last checkpoint) cannot
+know that the turn was going to begin, nor when. What bounds it instead: the session's own end,
+which every entry saves, and the claims without progress, at three of which the run parks.
 """
 
 from __future__ import annotations
@@ -32,6 +39,7 @@ from durakit.driver import Context, Driver
 from durakit.errors import (
     ArgumentsDiffer,
     InvalidField,
+    Suspended,
     UnloadableValue,
     UnsavableValue,
     WorkflowChanged,
@@ -43,6 +51,10 @@ from durakit.values import compact
 
 #: Changes lighter than this (bytes) never make a snapshot.
 SNAPSHOT_LEAST = 4096
+
+#: Transitions that one drive of a machine makes before it parks, unless it is declared otherwise:
+#: five times the longest agent that we measure, and seconds of work for one that runs in circles.
+TRANSITIONS = 10_000
 
 SavePlace = Callable[[Any, Any], bool]
 
@@ -88,11 +100,13 @@ class Machine(Workflow):
         version: int,
         name: str | None,
         save: SavePlace,
+        transitions: int | None,
     ) -> None:
         super().__init__(function, version=version, name=name)
         self.model = state
         self.codec = values.Codec(state)
         self.save = save
+        self.transitions = transitions
         self.parameters = _StateParameter(self.codec, state)  # type: ignore[assignment]
         self.returns = values.PLAIN
         self._migrations: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
@@ -100,8 +114,12 @@ class Machine(Workflow):
     def migrate(self, from_version: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Register a function that turns a saved state of ``from_version`` into one of the next.
 
-        It gets and returns the state as a dict. The original checkpoint is kept.
+        It gets and returns the state as a dict. The original checkpoint is kept. Raises
+        InvalidField for a version that is not an earlier one.
         """
+        if type(from_version) is not int or from_version >= self.version:
+            earlier = f"an earlier version than {self.version}"
+            raise InvalidField("from_version", f"needs {earlier}, got {from_version!r}")
 
         def register_migration(function: Callable[..., Any]) -> Callable[..., Any]:
             self._migrations[from_version] = function
@@ -142,20 +160,30 @@ def machine(
     version: int = 1,
     name: str | None = None,
     save: SavePlace = every,
+    transitions: int | None = TRANSITIONS,
 ) -> Any:
     """Declare a machine: a function ``(ctx, state) → state`` or ``Done(state, result)``.
 
     ``state``: the pydantic model of its state. ``save``: the save place, a function of the state
-    before and after a transition that says whether a checkpoint is written here. Raises
-    InvalidField for a declaration that cannot work.
+    before and after a transition that says whether a checkpoint is written here.
+    ``transitions``: how many one drive makes at most before it saves and parks (None: no limit);
+    ``rt.resume(id)`` goes on for as many again. Raises InvalidField for a declaration that cannot
+    work.
     """
     if function is None:
-        return functools.partial(machine, state=state, version=version, name=name, save=save)
+        return functools.partial(
+            machine, state=state, version=version, name=name, save=save, transitions=transitions
+        )
     if not (isinstance(state, type) and issubclass(state, pydantic.BaseModel)):
         raise InvalidField("state", f"needs a pydantic model, got {state!r}")
     if not callable(save):
         raise InvalidField("save", f"needs a function of two states, got {save!r}")
-    declared = Machine(function, state=state, version=version, name=name, save=save)
+    if transitions is not None and (type(transitions) is not int or transitions < 1):
+        what = "needs a whole number from one up, or None for no limit"
+        raise InvalidField("transitions", f"{what}; got {transitions!r}")
+    declared = Machine(
+        function, state=state, version=version, name=name, save=save, transitions=transitions
+    )
     register(declared)
     return declared
 
@@ -190,6 +218,8 @@ class MachineDriver(Driver):
             self._finish(saved)
             return
         transition = saved.transition
+        most = self._workflow.transitions
+        last = None if most is None else transition + most
         text = compact(saved.form)
         ctx = Context(self)
         while True:
@@ -207,12 +237,24 @@ class MachineDriver(Driver):
             state = self._workflow.codec.load(text)
             if isinstance(after, Done):
                 saved.done = [json.loads(values.plain_json(after.result))]
-            if ended or self._must_save(before, state):
+            full = transition == last
+            if ended or full or self._must_save(before, state):
                 self._append_checkpoint(saved, json.loads(text), transition)
                 self.reach(self._workflow.name, "checkpoint_saved", transition)
             if ended:
                 self._finish(saved)
                 return
+            if full:
+                self._park_without_end(transition)
+
+    def _park_without_end(self, transition: int) -> NoReturn:
+        """It may be long, or run in circles: a person can tell, and the state is saved."""
+        reason = (
+            f"{self._workflow.transitions} transitions in one drive and no end, {transition} in "
+            "all. Look: run.checkpoints(), run.diff(…). rt.resume(id) makes as many again; "
+            "transitions=… of the machine changes the limit; or cancel the run"
+        )
+        self.stop(Suspended("needs_decision", reason, step=self._workflow.name, why="no end"))
 
     def _must_save(self, before: str, state: Any) -> bool:
         save = self._workflow.save
@@ -231,6 +273,8 @@ class MachineDriver(Driver):
 
     def _load_arguments(self, form: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The initial state as saved: an older version's may not fit the model of today."""
+        if "state" not in form:
+            raise UnloadableValue("saved value is no state of a machine")
         return [form["state"]], {}
 
     def _loaded(self, form: Any) -> Any:
@@ -361,4 +405,5 @@ def check_version(machine: Machine, version: int, id: str) -> None:
             f"run {id!r} was begun under version {version} of {machine.name!r}, and version "
             f"{machine.version} is defined here without a migration from it: register one with "
             "@machine.migrate(from_version=…), or define the old code. Nothing was run"
+            f"{machine.clash()}"
         )

@@ -8,12 +8,10 @@
 attempt (intent, send, reply), saving the reply or the failure, asking, waiting, and the three
 ways to end without an attempt (replay, refuse, park). The rules that the code below keeps:
 
-1. The record is read or written together with our journal, in one transaction. When it is not
-   what we have seen (OperationMoved: another run, or a person, was quicker), we look again and
-   decide anew.
+1. Every move of the record goes through ``record.OperationRecord``. When it is not what we have
+   seen (OperationMoved: another run, or a person, was quicker), we look again and decide anew.
 2. ``ours``: this run's journal holds an intent of the operation, so the run may not end while it
-   is unknown. ``inherited``: its latest attempt is not of this incarnation. ``resent``: this
-   incarnation has sent it again.
+   is unknown.
 3. A reply in memory is saved, whatever limit has fired meanwhile. An attempt that was left at its
    limit goes on; its late reply is evidence, and while it is alive no further attempt starts.
 4. The settle allowance of an unknown operation begins with the first decision about it.
@@ -35,10 +33,8 @@ from durakit.errors import (
     ArgumentsDiffer,
     Cancelled,
     Compensated,
-    DamagedFile,
     DeadlineExceeded,
     NotExecuted,
-    StoreStopped,
     Suspended,
 )
 from durakit.exchange import Attempted, Exchange
@@ -51,24 +47,23 @@ from durakit.protocol import (
     Park,
     Probe,
     Probed,
-    Record,
     Refuse,
     Replay,
     Request,
     Status,
     Wait,
 )
+from durakit.record import OperationRecord
 from durakit.slots import (
-    Past,
+    begun_correction,
     concludes,
     contradiction,
     in_one_line,
-    past_of,
     reply_payload,
     short,
     tokens_left,
 )
-from durakit.store import Change, OperationMoved, OperationRow
+from durakit.store import OperationMoved, OperationRow
 from durakit.values import compact
 from durakit.workers import Abandoned
 
@@ -78,12 +73,8 @@ POLL = 0.05
 #: A wait that is asked for again must move every clock, one that counts microseconds too.
 LEAST_WAIT = 0.001
 
-#: How often a reply is offered to a store that refuses it, and the pause between (seconds).
-SAVE_TRIES = 3
-SAVE_PAUSE = 0.05
 
-
-class Operation:
+class Operation(OperationRecord):
     """One logical operation, from the workflow's call to its outcome."""
 
     def __init__(
@@ -97,25 +88,18 @@ class Operation:
         occurrence: int,
         undoes: Operation | tuple[str, str] | None = None,
     ) -> None:
-        self.drive = drive
-        self.tool = tool
-        self.key = key
+        super().__init__(drive, tool, key, arguments)
         self.args = args
         self.kwargs = kwargs
-        self.arguments = arguments
         self.occurrence = occurrence
         self.exchange = Exchange(drive, tool, key, args, kwargs, occurrence)
-        self.row: OperationRow | None = None
         #: this run's journal holds an intent of it
         self.ours = False
-        self.inherited = False
+        #: this incarnation has sent it again
         self.resent = False
         self.probes = 0
         self.settle_ends: float | None = None
-        #: monotonic time of this incarnation's latest intent
-        self.sent_at: float | None = None
         self.last_error: Exception | None = None
-        self.past = Past()
         #: the unknown call inside of which this is the correction
         self.inside = undoes if isinstance(undoes, Operation) else None
         #: (tool, key) of the operation that this one undoes
@@ -181,7 +165,7 @@ class Operation:
         late = self._take_late_reply()
         if late is None:
             return None
-        if self._unresolved():
+        if self.unresolved():
             return Found(self._save_late_reply(late))
         self._conflict(reply_payload(self.tool, late.value)[0])
         return None
@@ -196,12 +180,6 @@ class Operation:
         ):
             self.drive.stop(contradiction(row.tool, row.key, row.status))
 
-    def _contract(self) -> protocol.Contract:
-        """The contract that decides: of an unknown operation the stricter of saved and declared."""
-        if self.row is None or not self._unresolved():
-            return self.tool.contract
-        return protocol.stricter(self.tool.contract, self.row.contract)
-
     def _decide(
         self,
         failure: Failure | None = None,
@@ -210,8 +188,8 @@ class Operation:
         has_token: bool = True,
     ) -> protocol.Decision:
         row = row or self.row
-        now, mono = self._now(), self.drive.clock.monotonic()
-        record = None if row is None else self._record(row, now)
+        now, mono = self.now(), self.drive.clock.monotonic()
+        record = None if row is None else self.seen(row, now)
         if record is not None and self.settle_ends is None:
             self.settle_ends = mono + self.drive.around.settle
         request = Request(
@@ -229,7 +207,7 @@ class Operation:
             compensate=self.past.compensate,
         )
         draw = 0.0 if failure is None else self.drive.around.rng.random()
-        return protocol.decide(record, request, self._contract(), self.tool.policy, now, draw)
+        return protocol.decide(record, request, self.contract(), self.tool.policy, now, draw)
 
     def _stopping(self) -> str | None:
         """Why no new work may begin. A correction is no new work, it ends what was begun."""
@@ -242,41 +220,6 @@ class Operation:
         ends = self.settle_ends or self.drive.clock.monotonic() + self.drive.around.settle
         return max(0.0, ends - self.drive.clock.monotonic())
 
-    def _record(self, row: OperationRow, now: float) -> Record:
-        elsewhere = row.run != self.drive.row.run and row.run_token == row.token
-        held = elsewhere and row.owner is not None and not self.drive.around.is_dead(row.owner)
-        return Record(
-            status=Status(row.status),
-            arguments=row.arguments,
-            attempts=row.attempts,
-            first_sent=row.first_sent,
-            sent=row.sent,
-            not_before=row.not_before,
-            held_until=row.leased if held and (row.leased or 0.0) > now else None,
-            waited=self.past.waited,
-            last_chance_taken=self.past.last_chance_taken,
-        )
-
-    def _now(self) -> float:
-        """Wall time, counted by the monotonic hand since our own intent.
-
-        A correction of the wall clock meanwhile makes no settling time end early or late.
-        """
-        if self.sent_at is None or self.row is None:
-            return self.drive.clock.now()
-        return round(self.row.sent + self.drive.clock.monotonic() - self.sent_at, 6)
-
-    def look_again(self) -> None:
-        """Read the record anew: it is no longer the one of our own attempt."""
-        self.row = self.drive.read(
-            self.drive.store.read_operation, self.drive.row.account, self.tool.name, self.key
-        )
-        self.inherited, self.sent_at = True, None
-
-    def remember(self) -> None:
-        """Go on with what the journal says of earlier attempts."""
-        self.past = past_of(self.drive.entries, self.tool.name, self.key)
-
     def _recall_budget(self) -> None:
         """At a tool's first call of a life: a crash, wherever it came, restarts no budget."""
         budget = self.tool.policy.budget
@@ -287,46 +230,23 @@ class Operation:
         if left is not None:
             budget.at_most(left)
 
-    def check_row(self) -> None:
-        """Our journal holds this call's intent: a row that does not agree is damage, not news."""
-        row = self.row
-        intents = [
-            entry
-            for entry in self.drive.entries
-            if (entry.kind, entry.step, entry.key) == ("intent", self.tool.name, self.key)
-        ]
-        agrees = (
-            row is not None
-            and row.status in set(Status)
-            and all(
-                json.loads(entry.payload)["arguments"] == row.arguments
-                and (entry.attempt or 0) <= row.attempts
-                and (entry.attempt != 1 or entry.time == row.first_sent)
-                for entry in intents
-            )
-        )
-        if not agrees:
-            what = f"operation {self.tool.name} {short(self.key)} is not what the journal of run"
-            error = DamagedFile(
-                f"{self.drive.store.name}: {what} {self.drive.row.id!r} says it was"
-            )
-            self.drive.stop(StoreStopped(error))
-
     def _attempt(self, decision: Execute) -> Attempted:
         """Save the intent, then send."""
         tool, attempt = self.tool, decision.attempt
         self.drive.reach(tool.name, "before_intent", self.occurrence, attempt)
         now = self.drive.clock.now()
         limit = self._attempt_limit()
-        change = self._change(decision.event, attempts=attempt, sent=now)
+        change = self.change(decision.event, attempts=attempt, sent=now)
         self.sent_at = self.drive.clock.monotonic()
         seconds_left = None if limit is None else limit.remaining(self.sent_at)
         shortened = self._shortened(limit, seconds_left)
         more = shortened + self._told_undoes()
+        if tool.compensate is not None:
+            more += f',"correction":{compact(tool.compensate.name)}'
         intent = f'{{"arguments":"{self.arguments}","basis":"{decision.basis}"{more}}}'
         # A tool without a limit of its own does not hold the lease for a whole session.
         held = None if tool.timeout is None else seconds_left
-        self._note("intent", intent, change, limit=held, wait=seconds_left)
+        self.note("intent", intent, change, limit=held, wait=seconds_left)
         self.drive.begun.add((tool.name, self.key))
         self.drive.consume_commands()
         if (tool.name, self.key) in self.drive.words:
@@ -335,7 +255,7 @@ class Operation:
         if self.drive.cancel and decision.event is Event.INTENT and self.inside is None:
             # The commit that saved the intent brought the request to stop: nothing was sent.
             told = compact({"because": "cancelled before it was sent"})
-            self._note("attempt", told, self._change(Event.REFUSAL))
+            self.note("attempt", told, self.change(Event.REFUSAL))
             self.drive.stop(Cancelled())
         self.ours, self.inherited = True, False
         self.resent = self.resent or decision.event is Event.RESEND
@@ -343,10 +263,11 @@ class Operation:
         inner = self.past.inner_retries
         attempted = self.exchange.send(
             attempt, limit,
-            has_effect=self._contract().effect is not Effect.NONE,
+            has_effect=self.contract().effect is not Effect.NONE,
             retries=tool.policy.attempts - attempt - inner,
         )  # fmt: skip
-        self.past = replace(self.past, inner_retries=inner + attempted.inner_retries)
+        if attempted.inner_retries:
+            self.past = replace(self.past, inner_retries=inner + attempted.inner_retries)
         self.last_error = attempted.error or self.last_error
         if attempted.failure is None or attempted.failure.kind is not FailureKind.UNKNOWN:
             self.drive.reach(tool.name, "reply_received", self.occurrence, attempt)
@@ -393,7 +314,7 @@ class Operation:
         """The run is to stop: its service is asked, once, to give an unknown operation up."""
         if (
             not self.drive.cancel or self.tool.cancel is None or self.past.cancel_asked
-            or self.row is None or not self.ours or not self._unresolved()
+            or self.row is None or not self.ours or not self.unresolved()
         ):  # fmt: skip
             return
         answer = self.exchange.ask_to_cancel(self.row.attempts)
@@ -410,7 +331,7 @@ class Operation:
             budget.succeeded()
             more = {"tokens": budget.tokens}
         payload, value = reply_payload(self.tool, value, more)
-        self._conclude("result", payload, Event.REPLY)
+        self.conclude("result", payload, Event.REPLY)
         self.drive.reach(
             self.tool.name, "result_saved", self.occurrence, self.row.attempts if self.row else 1
         )
@@ -427,7 +348,7 @@ class Operation:
         error = values.dump_error(attempted.error, tool.errors)
         attempt = self.row.attempts
         if status is Status.FAILED:
-            self._conclude("result", compact({"error": error}), event)
+            self.conclude("result", compact({"error": error}), event)
             self.drive.reach(tool.name, "result_saved", self.occurrence, attempt)
             self._raise_saved(error)
         moved = self.row._replace(status=status.value, not_before=None)
@@ -444,15 +365,15 @@ class Operation:
             body = {**told, "error": saved, "why": decision.reason}
             if decision.drawn is not None:
                 body["then"] = protocol.describe(decision)
-            self._note("result", compact(body), self._change(event), progress=True)
+            self.note("result", compact(body), self.change(event), progress=True)
             self.drive.reach(tool.name, "result_saved", self.occurrence, attempt)
             self._raise_saved(saved, attempted.error)
         told["then"] = protocol.describe(decision)
         not_before, limit = None, None
         if isinstance(decision, Wait):
             not_before, limit = self.drive.clock.now() + decision.seconds, decision.seconds
-        change = self._change(event, not_before=not_before)
-        self._note("attempt", compact(told), change, limit=limit)
+        change = self.change(event, not_before=not_before)
+        self.note("attempt", compact(told), change, limit=limit)
         if failure.kind is not FailureKind.UNKNOWN:
             self.drive.reach(tool.name, "result_saved", self.occurrence, attempt)
         return decision
@@ -498,27 +419,27 @@ class Operation:
     def _ask(self) -> Found | protocol.Decision | None:
         """Probe, and save the answer: found; or what follows; or None to decide anew."""
         assert self.row is not None
-        asked = self._now()
+        asked = self.now()
         limit = self._attempt_limit()
         self.probes += 1
         answer, problem = self.exchange.probe(self.row.attempts, limit)
         self.drive.reach(self.tool.name, "probe_answered", self.occurrence, self.row.attempts)
-        record = self._record(self.row, self.drive.clock.now())
+        record = self.seen(self.row, self.drive.clock.now())
         probed = answer if isinstance(answer, Probed) else None
         event = protocol.probe_event(
-            record, self._contract(), isinstance(answer, Found), probed, asked
+            record, self.contract(), isinstance(answer, Found), probed, asked
         )
         if isinstance(answer, Found):
             payload, value = reply_payload(self.tool, answer.result, {"basis": "probe: found"})
-            self._conclude("result", payload, Event.FOUND)
+            self.conclude("result", payload, Event.FOUND)
             return Found(value)
         told: dict[str, Any] = {"answer": answer.value}
         if problem:
             told["problem"] = problem
         if event is Event.ABSENT:
-            change = self._change(event)
+            change = self.change(event)
             told["basis"] = "asked after the settling time: final"
-            self._note("probe", compact(told), change)
+            self.note("probe", compact(told), change)
             return None
         decision = self._decide(probed=probed)
         told["then"] = protocol.describe(decision)
@@ -565,7 +486,7 @@ class Operation:
         """The call ends here without (another) attempt."""
         # A run that names an unknown operation does not end, though another run began it.
         named = self.ours or (reason != protocol.ARGUMENTS_DIFFER and self._has_met(reason))
-        if named and self._unresolved() and self._contract().effect is not Effect.NONE:
+        if named and self.is_open() and self.contract().effect is not Effect.NONE:
             why = {
                 protocol.ARGUMENTS_DIFFER: "the code now asks for other arguments than were sent",
                 protocol.IN_PROGRESS: f"in progress in run {self.row.run_id if self.row else ''!r}",
@@ -605,16 +526,39 @@ class Operation:
 
     def _compensate(self) -> NoReturn:
         """Correct what it may have done; what it was stays unknown, and is closed."""
+        self._begin_compensation()
         try:
             self.drive.compensate(self)
         except Exception as error:  # noqa: BLE001 - a correction fails like any other call
             self._park(f"undo incomplete: {in_one_line(error)}", why="undo incomplete")
         compensated = Compensated(self.tool.name, self.key)
         saved = values.dump_error(compensated)
-        self._conclude("compensated", compact({"error": saved}), Event.COMPENSATION)
+        self.conclude("compensated", compact({"error": saved}), Event.COMPENSATION)
         if self.drive.cancel:
             self.drive.stop(Cancelled())
         raise compensated
+
+    def _begin_compensation(self) -> None:
+        """Save that it is being corrected, and by which tool: no other one goes on with it."""
+        assert self.row is not None
+        assert self.tool.compensate is not None
+        by = self.tool.compensate.name
+        if self.row.status != Status.COMPENSATING:
+            change = self.change(Event.COMPENSATION_BEGUN)
+            self.note("compensating", compact({"by": by}), change)
+            return
+        begun = begun_correction(self.drive.entries, self.tool.name, self.key)
+        if begun not in (None, by):
+            self._park(
+                f"unknown: tool {begun} has begun to compensate it, and {by} is declared now. "
+                "Declare the old one again and resume",
+                why="mismatch",
+            )
+
+    def reopen(self) -> None:
+        """Its correction was certainly not executed: what is learned about it counts again."""
+        why = compact({"because": "its correction was not executed"})
+        self.note("reopened", why, self.change(Event.COMPENSATION_REFUSED))
 
     def _still_running(self) -> bool:
         """While an abandoned attempt is alive no further attempt starts: wait for it."""
@@ -640,88 +584,5 @@ class Operation:
 
     def _save_late_reply(self, late: Abandoned) -> Any:
         payload, value = reply_payload(self.tool, late.value, {"basis": "late reply"})
-        self._conclude("late_reply", payload, Event.LATE_REPLY)
+        self.conclude("late_reply", payload, Event.LATE_REPLY)
         return value
-
-    def _unresolved(self) -> bool:
-        return self.row is not None and self.row.status in protocol.UNRESOLVED
-
-    def _conclude(self, kind: str, payload: str, event: Event) -> None:
-        """Save what settles the operation; a store that hiccups is asked again."""
-        for attempt in range(1, SAVE_TRIES + 1):
-            try:
-                change = self._change(event, concludes=True)
-                self._note(kind, payload, change, progress=True)
-                return
-            except OperationMoved:
-                if event is Event.FINAL_REFUSAL:
-                    raise  # a refusal of our attempt says nothing about the other one
-                # Another run, or a person, moved it while we held the reply.
-                self.look_again()
-                if not self._unresolved():
-                    self._conflict(payload)
-                event = Event.LATE_REPLY
-            except StoreStopped:
-                if attempt == SAVE_TRIES:
-                    raise
-                self.drive.stopped = None
-                self.drive.clock.sleep(SAVE_PAUSE * attempt)
-        raise AssertionError("unreachable")  # pragma: no cover
-
-    def _conflict(self, payload: str) -> None:
-        """Our evidence meets an outcome that is saved already: keep both."""
-        row = self.row
-        saved = None if row is None else self.drive.read(self.drive.store.reply_of, row)
-        body = json.loads(payload)
-        agrees = row is not None and row.status == "SUCCEEDED"
-        if agrees and saved is not None and json.loads(saved).get("value") == body.get("value"):
-            raise OperationMoved(self.key)
-        told = {"conflict": body, "saved": row.status if row else None}
-        self.drive.append("late_reply", step=self.tool.name, key=self.key, payload=compact(told))
-        self.drive.stop(contradiction(self.tool.name, self.key, row.status if row else "nothing"))
-
-    def _change(
-        self,
-        event: Event,
-        *,
-        attempts: int | None = None,
-        sent: float | None = None,
-        not_before: float | None = None,
-        concludes: bool = False,
-    ) -> Change:
-        """The row's move for ``event``, as ``protocol.TRANSITIONS`` has it."""
-        row = self.row
-        status = Status.NEW if row is None else Status(row.status)
-        if row is None:
-            return Change(
-                self.drive.row.account, self.tool.name, self.key, self.arguments,
-                self.tool.contract.effect, protocol.after(status, event), 1, sent or 0.0, None,
-                None,
-            )  # fmt: skip
-        # A new attempt is made under the contract of today; what follows belongs to that attempt.
-        contract = self.tool.contract.effect if event is Event.INTENT else row.contract
-        return Change(
-            row.account, row.tool, row.key, row.arguments, contract,
-            protocol.after(status, event), attempts or row.attempts,
-            row.sent if sent is None else sent, not_before, (row.status, row.attempts), concludes,
-        )  # fmt: skip
-
-    def _moved(self, change: Change, now: float) -> None:
-        """Remember the row as we have just written it."""
-        first = now if self.row is None else self.row.first_sent
-        run, lease = self.drive.row, self.drive.lease
-        self.row = OperationRow(
-            change.account, change.tool, change.key, change.arguments, change.contract,
-            change.status, change.attempts, first, change.sent, change.not_before,
-            run.run, lease.token, None, None, run.id, lease.owner, lease.leased, lease.token,
-        )  # fmt: skip
-
-    def _note(self, kind: str, payload: str, change: Change, **parts: Any) -> None:
-        """Append an entry about the operation together with its row's move."""
-        now = self.drive.clock.now()
-        self.drive.append(
-            kind, step=change.tool, key=change.key, attempt=change.attempts, payload=payload,
-            change=change, **parts,
-        )  # fmt: skip
-        if not change.concludes:
-            self._moved(change, now)

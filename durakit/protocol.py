@@ -22,6 +22,8 @@ The rules:
    a resend is a state of its own, RESENT: a refusal takes it back to DISPATCHED, not to REFUSED.
 4. A deadline or a cancel request stops new work, never the truth: an unknown operation may
    still be probed, or sent again once under its key, within its settle allowance.
+5. A correction that has begun is brought to its end. The call that it corrects is COMPENSATING
+   meanwhile, and COMPENSATED then: whatever is heard of it late is kept beside that.
 
 What is inelegant: contract ``none`` (a tool without outside effect) uses the same records
 although nothing can be unknown outside; its rerun is an event of its own.
@@ -68,6 +70,8 @@ class Status(StrEnum):
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     """certainly not executed, and the service's word is final"""
+    COMPENSATING = "COMPENSATING"
+    """its correction has begun: what is heard of it from now on is kept, and settles nothing"""
     COMPENSATED = "COMPENSATED"
     """nobody learned whether it was executed; what it may have done is corrected"""
 
@@ -87,6 +91,8 @@ class Event(StrEnum):
     LATE_REPLY = "late reply"
     RESOLVED_COMPLETED = "a person: completed"
     RESOLVED_NOT_EXECUTED = "a person: not executed"
+    COMPENSATION_BEGUN = "compensation begun"
+    COMPENSATION_REFUSED = "compensation not executed"
     COMPENSATION = "compensation completed"
 
 
@@ -117,8 +123,12 @@ TRANSITIONS: dict[tuple[Status, Event], Status] = {
     (_S.RESENT, _E.RESOLVED_COMPLETED): _S.SUCCEEDED,
     (_S.DISPATCHED, _E.RESOLVED_NOT_EXECUTED): _S.REFUSED,
     (_S.RESENT, _E.RESOLVED_NOT_EXECUTED): _S.REFUSED,
-    (_S.DISPATCHED, _E.COMPENSATION): _S.COMPENSATED,
-    (_S.RESENT, _E.COMPENSATION): _S.COMPENSATED,
+    # Saved before the correction's own intent. A late reply in between would complete a call that
+    # is being undone: so none leads out of here, but the end of the correction itself.
+    (_S.DISPATCHED, _E.COMPENSATION_BEGUN): _S.COMPENSATING,
+    (_S.RESENT, _E.COMPENSATION_BEGUN): _S.COMPENSATING,
+    (_S.COMPENSATING, _E.COMPENSATION_REFUSED): _S.DISPATCHED,
+    (_S.COMPENSATING, _E.COMPENSATION): _S.COMPENSATED,
     # Only where a late reply or another person has contradicted 'not executed'.
     (_S.REFUSED, _E.RESOLVED_COMPLETED): _S.SUCCEEDED,
 }
@@ -131,6 +141,7 @@ OUTCOMES: dict[Status, Outcome] = {
     _S.REFUSED: Outcome.NOT_EXECUTED,
     _S.FAILED: Outcome.NOT_EXECUTED,
     _S.SUCCEEDED: Outcome.COMPLETED,
+    _S.COMPENSATING: Outcome.UNKNOWN,
     _S.COMPENSATED: Outcome.UNKNOWN,
 }
 
@@ -144,8 +155,14 @@ FAILURE_EVENTS: dict[FailureKind, Event] = {
 }
 
 
-#: Statuses in which an operation's outcome is unknown and something must still be done about it.
+#: Statuses in which the outcome is unknown, and what is learned about it settles it.
 UNRESOLVED = frozenset({Status.DISPATCHED, Status.RESENT})
+
+#: Statuses in which the outcome is unknown, and something must still be done about it.
+OPEN = UNRESOLVED | {Status.COMPENSATING}
+
+#: Statuses in which a person, or the tool's declaration, has decided: the unknown is undone.
+UNDOING = frozenset({Status.COMPENSATING, Status.COMPENSATED})
 
 #: Statuses in which nothing more is done: the stored outcome is given back.
 CONCLUDED = frozenset({Status.SUCCEEDED, Status.FAILED, Status.COMPENSATED})
@@ -165,7 +182,7 @@ def outcome(status: str, contract: str) -> Outcome:
 
 def is_open(status: str, contract: str) -> bool:
     """Whether the operation is unknown and nothing has been done about that: no run may end so."""
-    return status in UNRESOLVED and contract != Effect.NONE
+    return status in OPEN and contract != Effect.NONE
 
 
 def after(status: Status, event: Event) -> Status:
@@ -189,6 +206,8 @@ class Contract:
     can_compensate: bool = False
 
 
+_EFFECTS = {effect.value: effect for effect in Effect}
+
 #: Effects, from the one that permits most to the one that permits least.
 _STRICTNESS = (Effect.NONE, Effect.IDEMPOTENT, Effect.QUERYABLE, Effect.OPAQUE)
 
@@ -199,7 +218,7 @@ def stricter(declared: Contract, saved: str) -> Contract:
     A tool declared anew with a weaker ``effect`` than the one ``saved`` with the intent does not
     make a guess out of an unknown.
     """
-    effect = Effect(saved) if saved in set(Effect) else Effect.OPAQUE
+    effect = _EFFECTS.get(saved, Effect.OPAQUE)
     if _STRICTNESS.index(effect) <= _STRICTNESS.index(declared.effect):
         return declared
     # A tool 'without effect' declares no window: nobody knows how long the key is remembered.
@@ -368,6 +387,10 @@ def decide(
         return Wait(record.held_until - now, IN_PROGRESS)
     if record.status is Status.REFUSED:
         return _not_executed(record, request, policy, now, draw)
+    if record.status is Status.COMPENSATING:
+        if contract.can_compensate:
+            return Compensate()
+        return Park("unknown: its compensation has begun, and the tool declares none any more")
     return _unknown(record, request, contract, policy, now, draw)
 
 

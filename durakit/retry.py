@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from itertools import count
 
@@ -116,6 +116,12 @@ class Retry:
     ``last_chance``: where the drawn wait does not fit, make one final attempt somewhere before
     the deadline; for reads and keyed writes only. ``budget``: a token bucket shared with others.
 
+    An ``initial``, ``first_window`` or ``floor`` above ``cap`` makes a policy that can be computed
+    and drawn (two sliders move by themselves), and that ``dk.tool`` and ``dk.retry_call`` refuse:
+    whoever waits has meant another one. ``first_window`` means nothing with decorrelated jitter,
+    and ``attempts=1`` leaves no wait at all; both stay allowed, so that policies which differ in
+    one field can be compared.
+
     Raises InvalidField for a limit that is negative, zero, NaN, huge or not a number.
     """
 
@@ -129,6 +135,8 @@ class Retry:
     reserve: float = 0.0
     last_chance: bool = False
     budget: RetryBudget | None = None
+    contradiction: tuple[str, str] | None = field(init=False, repr=False, compare=False)
+    """(field, problem) of a policy that can be drawn and that nobody can have meant to wait by"""
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -140,14 +148,25 @@ class Retry:
             raise InvalidField("jitter", f"one of {known}; got {self.jitter!r}")
         if self.first_window is not None:
             ahead("first_window", self.first_window)
-        for field in ("floor", "reserve"):
-            value = getattr(self, field)
+        for name in ("floor", "reserve"):
+            value = getattr(self, name)
             if type(value) not in (int, float) or value != 0:
-                ahead(field, value)
+                ahead(name, value)
         if not isinstance(self.last_chance, bool):
             raise InvalidField("last_chance", f"needs True or False, got {self.last_chance!r}")
         if self.budget is not None and not isinstance(self.budget, RetryBudget):
             raise InvalidField("budget", f"needs a dk.RetryBudget, got {self.budget!r}")
+        # Found once: whether a policy may be used is asked at every call.
+        object.__setattr__(self, "contradiction", self._contradiction())
+
+    def _contradiction(self) -> tuple[str, str] | None:
+        for name in ("initial", "first_window", "floor"):
+            seconds = getattr(self, name)
+            if seconds is not None and seconds > self.cap:
+                return name, f"{seconds:g} s is above the cap of {self.cap:g} s"
+        if self.last_chance and self.attempts == 1:
+            return "last_chance", "is another attempt, and attempts=1 allows none"
+        return None
 
     def bound(self, attempt: int) -> float:
         """The top of the exponential window after failed attempt ``attempt`` (from 1), seconds."""

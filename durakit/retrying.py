@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar
 
 from durakit.clock import Clock, SystemClock
 from durakit.deadline import ahead
+from durakit.define import check_retry
 from durakit.errors import DeadlineExceeded, InvalidField
 from durakit.failures import Failure, FailureKind, classify
 from durakit.protocol import Effect
@@ -111,7 +112,11 @@ def retry_call(
     ``effect``: what the function does outside, as for ``dk.tool``. A failure that proves that
     nothing happened is retried for every effect; one that proves nothing is retried for
     ``none``, and for ``idempotent`` (the function sends one and the same key each time); for
-    ``queryable`` and ``opaque`` it is raised at once. ``deadline``: seconds for everything, waits
+    ``queryable`` and ``opaque`` it is raised at once. With ``none`` the type alone says whether
+    another try is worth it: a TypeError, a KeyError or an answer that does not parse comes from
+    code that will do the same again, so it is permanent, and nothing outside has to be found
+    out. With ``idempotent`` the very same error is *unknown*: it may have come after the service
+    has acted, and the resend is how one learns that. ``deadline``: seconds for everything, waits
     included. ``clock``, ``rng``: of the layer around, else the system's. ``on_retry`` is called
     before each wait. What the function sets in context variables stays inside, as in a thread.
 
@@ -124,6 +129,8 @@ def retry_call(
         raise InvalidField("effect", f"one of {', '.join(Effect)}; got {effect!r}")
     if not isinstance(retry, Retry):
         raise InvalidField("retry", f"needs a dk.Retry, got {retry!r}")
+    if retry.contradiction is not None or retry.last_chance:
+        check_retry(retry, Effect(effect))
     outer = _around.get()
     if outer is not None:
         clock, rng = clock or outer.clock, rng or outer.rng

@@ -80,7 +80,8 @@ class Run:
     def why(self) -> str:
         """One word for why the run is parked or waits.
 
-        ``unknown``, ``mismatch``, ``conflict``, ``no progress`` or ``waiting``; empty otherwise.
+        ``unknown``, ``undo incomplete``, ``infeasible``, ``mismatch``, ``conflict``, ``no end``,
+        ``no progress`` or ``waiting``; empty otherwise.
         """
         row = self._row()
         if row.explained is None or row.status not in ("needs_decision", "waiting"):

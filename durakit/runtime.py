@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from durakit import faults, protocol, values
 from durakit.clock import Clock, SystemClock
+from durakit.compensation import undo_key
 from durakit.deadline import ahead, seconds
-from durakit.define import Workflow, find_workflow, name_text
+from durakit.define import Workflow, find_tool, find_workflow, name_text
 from durakit.drive import Surroundings
 from durakit.driver import Driver
 from durakit.errors import (
@@ -246,7 +247,7 @@ class Runtime:
             raise WorkflowChanged(
                 f"run {row.id!r} was begun under version {row.version} of {row.workflow!r}, and "
                 f"version {workflow.version} is defined here: define the old code to finish it, "
-                "or cancel the run. Nothing was run"
+                f"or cancel the run. Nothing was run{workflow.clash()}"
             )
 
     def _state_version(self, row: RunRow) -> int:
@@ -428,7 +429,8 @@ class Runtime:
 
         ``outcome``: ``completed`` (``result`` is what the call returns), ``not_executed``
         (which permits the next attempt under the same key) or ``compensate`` (nobody knows: the
-        tool's correction is carried out, under a key of its own).
+        tool's correction is carried out, under a key of its own; refused where neither the tool
+        as declared here nor its intent names one).
 
         ``by`` names who says so; it is kept. The word is left as a command: the next
         ``rt.recover()`` or ``rt.resume(id)`` consumes it and goes on. Raises UsageError where
@@ -442,10 +444,22 @@ class Runtime:
         name_text("by", by)
         row = self._store.find_run(self.account, name_text("id", id))
         operation = self._find_operation(row, name_text("key", key), tool)
+        if operation.status == protocol.Status.COMPENSATING:
+            raise UsageError(
+                f"operation {key!r} is being compensated: say how its correction "
+                f"{undo_key(key)!r} ended, or let rt.recover() go on. Nothing was changed"
+            )
         if operation.status not in protocol.UNRESOLVED and not self._is_disputed(row, operation):
             known = outcome_of(operation)
             raise UsageError(
                 f"operation {key!r} is not unknown: it is {known}. Nothing was changed"
+            )
+        if outcome == "compensate" and not self._has_correction(operation):
+            raise InvalidField(
+                "outcome",
+                f"'compensate' needs a tool that corrects, and {operation.tool} declares no "
+                "compensate=…: declare it with one (or import its module here) first. Nothing was "
+                "changed",
             )
         body: dict[str, Any] = {
             "tool": operation.tool, "key": key, "outcome": outcome, "by": by,
@@ -459,6 +473,18 @@ class Runtime:
         run = Run(self._store, self._clock, row, existed=True)
         run.note = "noted; rt.recover() or rt.resume(id) goes on"
         return run
+
+    def _has_correction(self, operation: OperationRow) -> bool:
+        """Whether the tool, as it is declared here or as its latest intent says, has one."""
+        declared = find_tool(operation.tool)
+        if declared is not None and declared.compensate is not None:
+            return True
+        told = [
+            entry.payload
+            for entry in self._store.read_journal(operation.run)
+            if (entry.kind, entry.step, entry.key) == ("intent", operation.tool, operation.key)
+        ]
+        return bool(told) and "correction" in json.loads(told[-1])
 
     def _is_disputed(self, row: RunRow, operation: OperationRow) -> bool:
         """Whether the run is parked because something contradicts that it was not executed."""

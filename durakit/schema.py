@@ -12,12 +12,13 @@ from pathlib import Path
 
 from durakit import files
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 #: Schema version → the file that leads to it from the one before.
 _MIGRATIONS = {
     2: "migrations/0002_machines.sql",
     3: "migrations/0003_compensation.sql",
+    4: "migrations/0004_compensating.sql",
 }
 
 _templates: dict[str, bytes] = {}

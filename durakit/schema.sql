@@ -49,7 +49,8 @@ CREATE INDEX run_open ON run (account, status)
 --   run      started · claimed · released · parked · waiting · completed · failed · cancelled
 --   work     step · checkpoint · limit (a deadline that fired there)
 --   call     intent · attempt (it failed, and what follows) · probe · result · late_reply ·
---            resolved · replayed · refused · compensated · cancel_asked (of the tool's service)
+--            resolved · replayed · refused · compensating (its correction has begun) · reopened (that
+--            was not executed) · compensated · cancel_asked (of the tool's service)
 --   wait     timer · timer_fired · waiting_for · received
 --   others   cancel_requested · signal (a command, consumed)
 -- `digest` is SHA-256 over the digest of the entry before (for the first entry: over the upper

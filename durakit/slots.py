@@ -92,14 +92,19 @@ def tokens_left(entries: list[Entry], tool: str) -> int | None:
 def slots_of(entries: list[Entry]) -> list[Slot]:
     """The places that the journal has saved, in the order of the workflow."""
     slots: list[Slot] = []
-    nested = corrections(entries)
+    #: a correction's place → the place of the call that it is part of, until that one goes on
+    nested: dict[tuple[str | None, str | None], tuple[str, str]] = {}
     for entry in entries:
-        kind = entry.kind
-        if nested and (entry.step, entry.key) in nested:
-            continue  # it is part of the call that it corrects
+        kind, place = entry.kind, (entry.step, entry.key)
+        corrected = _corrected_inside(entry)
+        if corrected is not None:
+            nested[place] = corrected
+        if place in nested:
+            continue
+        if nested and kind in ("compensated", "reopened"):
+            nested = {inner: outer for inner, outer in nested.items() if outer != place}
         if kind in ("step", "limit"):
-            place = Slot(kind, entry.step, entry.key, entry.seq, entry.payload, kind)
-            slots.append(place)
+            slots.append(Slot(kind, entry.step, entry.key, entry.seq, entry.payload, kind))
             continue
         if kind in ("timer", "waiting_for"):
             waiting = "timer" if kind == "timer" else "wait"
@@ -125,17 +130,25 @@ def slots_of(entries: list[Entry]) -> list[Slot]:
     return slots
 
 
-#: How the entries of a correction that runs inside an unknown call are known.
-NESTED = '"nested":true'
+def _corrected_inside(entry: Entry) -> tuple[str, str] | None:
+    """(tool, key) of the unknown call inside of which this entry begins or ends a correction."""
+    if entry.kind not in ("intent", "replayed", "refused") or '"nested":true' not in entry.payload:
+        return None
+    undoes = json.loads(entry.payload).get("undoes", {})  # a reply may say 'nested' of itself
+    return (undoes["tool"], undoes["key"]) if undoes.get("nested") else None
 
 
 def corrections(entries: list[Entry]) -> set[tuple[str | None, str | None]]:
     """(tool, key) of the corrections that ran inside the unknown call that they correct."""
-    return {
-        (entry.step, entry.key)
-        for entry in entries
-        if entry.kind in ("intent", "replayed", "refused") and NESTED in entry.payload
-    }
+    return {(entry.step, entry.key) for entry in entries if _corrected_inside(entry) is not None}
+
+
+def begun_correction(entries: list[Entry], tool: str, key: str) -> str | None:
+    """The tool that has begun to correct an operation, as this journal has it; None: it has not."""
+    for entry in reversed(entries):
+        if entry.kind == "compensating" and (entry.step, entry.key) == (tool, key):
+            return str(json.loads(entry.payload)["by"])
+    return None
 
 
 def concludes(payload: str) -> bool:
@@ -199,7 +212,7 @@ def contradiction(tool: str, key: str, saved: str) -> Suspended:
 
 def contradicts(told: dict[str, Any]) -> bool:
     """Whether an entry keeps an answer that differs from the outcome saved before it."""
-    if "conflict" not in told or told.get("saved") in (None, "COMPENSATED"):
+    if "conflict" not in told or told.get("saved") in (None, *protocol.UNDOING):
         return False  # what is compensated was unknown, and stays so
     if told["conflict"].get("outcome") == "compensate":
         return False

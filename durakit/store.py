@@ -869,7 +869,7 @@ def _remove(c: sqlite3.Connection, row: RunRow) -> bool:
     for tool, key in keys:
         unresolved = c.execute(
             "SELECT 1 FROM operation WHERE account = ? AND tool = ? AND key = ? "
-            "AND status IN ('DISPATCHED', 'RESENT')",
+            "AND status IN ('DISPATCHED', 'RESENT', 'COMPENSATING')",
             (row.account, tool, key),
         ).fetchone()
         if unresolved:

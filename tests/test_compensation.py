@@ -1,5 +1,8 @@
 """Undoing: a correction has its own key; what was done stays done, and unknown stays unknown."""
 
+import json
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import durakit as dk
+from durakit import define
 from durakit.mail import PROFILES, Fault, Mailbox
 
 ADA = "ada@example.org"
@@ -312,6 +316,196 @@ def test_a_crash_at_any_point_of_the_correction_leaves_one_correction(tmp_path, 
     assert undo_of(run) == {"letter:1": "undone", "undo:letter:1": ""}
 
 
+#: A late reply, as another process hands it in: the letter was sent after all.
+LATE = {"key": "letter:1", "by": "late reply", "value": {"id": "email-1"}}
+
+
+def hand_in_late_reply(lab: Lab, id: str) -> None:
+    """Leave what another driver's abandoned attempt has heard, as that driver's runtime does."""
+    store = lab.runtime._store
+    body = json.dumps({"tool": lab.send.name, **LATE})
+    store.add_command(store.find_run("default", id), "late_reply", body, lab.clock.now())
+
+
+def late_replies(run: dk.Run) -> list[dict]:
+    """What the journal keeps of late replies."""
+    history = run.history()
+    return history[history["kind"] == "late_reply"]["payload"].tolist()
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("fault", ["reply_lost", "request_late"])
+def test_a_late_reply_completes_no_call_whose_correction_has_begun(tmp_path, point, fault):
+    """Wherever the correction was stopped: it is brought to its end, and the reply is kept."""
+    lab = Lab(tmp_path, f"late_{fault}_{point}", on_unknown="compensate")
+    lab.mail.plan = [Fault(fault)]
+    crash = dk.CrashAt(lab.correct.name, point)
+    assert lab.runtime.run(lab.letter, ADA, id="x", crash=crash).crash is not None
+    lab.clock.advance(100)
+    lab.open()
+    hand_in_late_reply(lab, "x")
+    lab.runtime.recover()
+    run = lab.runtime.get("x")
+    assert (run.status, run.result) == ("completed", "compensated"), run.reason
+    assert lab.sent() == (1, 1)
+    assert undo_of(run) == {"letter:1": "undone", "undo:letter:1": ""}
+    assert run.operations().set_index("key").loc["letter:1", "outcome"] == "unknown"
+    assert [told["conflict"]["value"] for told in late_replies(run)] == [{"id": "email-1"}]
+    assert lab.open().run(lab.letter, ADA, id="y").result == "compensated"
+    assert lab.sent() == (1, 1)
+
+
+def test_a_late_reply_between_two_attempts_of_a_correction_is_kept_and_changes_nothing(tmp_path):
+    """Nobody crashed: the driver consumes it while it waits to send the correction again."""
+    lab = Lab(tmp_path, "between", on_unknown="compensate")
+    lab.mail.plan = [Fault("reply_lost")]
+    lab.corrections.plan = [Fault("rate_limited", request=1)]
+    sent, listen = lab.corrections.send, []
+
+    def send(*args: object, **options: object) -> object:
+        if not listen:
+            listen.append(1)
+            hand_in_late_reply(lab, "b")
+        return sent(*args, **options)
+
+    lab.corrections.send = send
+    run = lab.runtime.run(lab.letter, ADA, id="b")
+    assert (run.status, run.result) == ("completed", "compensated"), run.reason
+    assert lab.sent() == (1, 1)
+    assert len(late_replies(run)) == 1
+
+
+def test_a_late_reply_before_the_correction_begins_completes_the_call(tmp_path):
+    """Then there is nothing to correct: the word to compensate was about an unknown."""
+    lab = Lab(tmp_path, "before", on_unknown="compensate")
+    lab.mail.plan = [Fault("reply_lost")]
+    crash = dk.CrashAt(lab.send.name, "effect_done")
+    lab.runtime.run(lab.letter, ADA, id="x", crash=crash)
+    lab.clock.advance(100)
+    lab.open()
+    hand_in_late_reply(lab, "x")
+    lab.runtime.recover()
+    run = lab.runtime.get("x")
+    assert (run.status, run.result) == ("completed", "email-1")
+    assert lab.sent() == (1, 0)
+
+
+@pytest.mark.parametrize("outcome", ["completed", "not_executed", "compensate"])
+def test_while_a_call_is_being_corrected_a_persons_word_about_it_is_refused(tmp_path, outcome):
+    """It would come too late; the message names the correction, and nothing is changed."""
+    lab = Lab(tmp_path, f"word_{outcome}", on_unknown="compensate")
+    lab.mail.plan = [Fault("reply_lost")]
+    lab.runtime.run(lab.letter, ADA, id="w", crash=dk.CrashAt(lab.correct.name, "effect_done"))
+    lab.clock.advance(100)
+    before = len(lab.open().get("w").history())
+    with pytest.raises(dk.UsageError, match=r"being compensated.*'undo:letter:1'"):
+        lab.runtime.resolve("w", "letter:1", outcome, by="Grace")
+    assert len(lab.runtime.get("w").history()) == before
+    lab.runtime.recover()
+    assert lab.runtime.get("w").result == "compensated"
+    assert lab.sent() == (1, 1)
+
+
+def test_a_run_whose_correction_is_unknown_does_not_end_and_is_not_pruned(tmp_path):
+    """The correction's service knows no key: a person says how the correction ended."""
+    lab = Lab(tmp_path, "open", on_unknown="compensate")
+    lab.mail.plan = [Fault("reply_lost")]
+
+    @dk.tool(name="undo_open_blind", timeout=3)
+    def blind(call: dk.Call, to: str, text: str) -> dict:
+        return lab.corrections.send(to, "Correction", text, timeout=call.remaining())
+
+    @dk.tool(name="undo_open_letter", timeout=3, compensate=blind, on_unknown="compensate")
+    def send(call: dk.Call, to: str, text: str) -> dict:
+        return lab.mail.send(to, "Letter", text, timeout=call.remaining())
+
+    @dk.workflow(name="undo_open_both")
+    def letter(ctx: dk.Context, to: str) -> str:
+        try:
+            return ctx.call(send, to, "Hello", key="letter:1")["id"]
+        except dk.Compensated:
+            return "compensated"
+
+    lab.corrections.plan = [Fault("reply_lost")]
+    run = lab.runtime.run(letter, ADA, id="o")
+    assert (run.status, run.why) == ("needs_decision", "unknown")
+    lab.runtime.cancel("o")
+    lab.runtime.recover()
+    assert run.status == "needs_decision"
+    lab.clock.advance(1000)
+    ended = "UPDATE run SET status = ?"  # as of a run that only met the operation, and has ended
+    for status in ("cancelled", "needs_decision"):
+        lab.runtime._store._connection().execute(ended, (status,))
+        assert lab.runtime.prune(older_than=1) == 0
+    status = dict(run.operations()[["key", "status"]].itertuples(index=False))
+    assert status == {"letter:1": "COMPENSATING", "undo:letter:1": "DISPATCHED"}
+    lab.runtime.resolve("o", "undo:letter:1", "completed", result={"id": "email-1"}, by="Grace")
+    lab.runtime.recover()
+    assert run.status == "cancelled"
+    assert lab.sent() == (1, 1)
+
+
+def test_a_correction_whose_key_is_taken_leaves_the_call_to_a_person(tmp_path):
+    """What was done under its key is something else, so this letter is not corrected."""
+    lab = Lab(tmp_path, "key_taken", on_unknown="compensate")
+    lab.mail.plan = [Fault("reply_lost")]
+
+    @dk.workflow(name="undo_key_taken_both")
+    def letter(ctx: dk.Context, to: str) -> str:
+        ctx.call(lab.correct, to, "something else", key="undo:letter:1")
+        return ctx.call(lab.send, to, "Hello", key="letter:1")["id"]
+
+    run = lab.runtime.run(letter, ADA, id="k")
+    assert (run.status, run.why) == ("needs_decision", "undo incomplete")
+    assert "ArgumentsDiffer" in run.reason
+    lab.runtime.resolve("k", "letter:1", "completed", result={"id": "email-1"}, by="Grace")
+    lab.runtime.recover()
+    assert (run.status, run.result) == ("completed", "email-1")
+    assert lab.sent() == (1, 1)
+
+
+def test_a_reply_that_speaks_of_nesting_is_no_correction(tmp_path):
+    """What a tool returns is its own affair: a replay of it is a place like any other."""
+    lab = Lab(tmp_path, "says_nested")
+    tool = dk.tool(lambda call: {"nested": True}, effect="idempotent", name="undo_says_nested_do")
+
+    @dk.workflow(name="undo_says_nested_twice")
+    def twice(ctx: dk.Context) -> list:
+        return [ctx.call(tool, key="n"), ctx.step("after", lambda: 1)]
+
+    assert lab.runtime.run(twice, id="one").status == "completed"
+    crash = dk.CrashAt("after", "step_saved")
+    assert lab.runtime.run(twice, id="two", crash=crash).crash is not None
+    lab.clock.advance(100)
+    lab.open().recover()
+    assert lab.runtime.get("two").result == [{"nested": True}, 1]
+
+
+def test_a_correction_that_cannot_be_made_now_leaves_the_call_to_a_person(tmp_path):
+    """Its condition is missing, so it certainly was not made: the call is open again."""
+    lab = Lab(tmp_path, "infeasible")
+    lab.mail.plan = [Fault("reply_lost")]
+
+    @dk.tool(name="undo_infeasible_never", effect="idempotent", timeout=3)
+    def never(call: dk.Call, to: str, text: str) -> dict:
+        raise dk.Infeasible("an address for corrections")
+
+    @dk.tool(name="undo_infeasible_letter", timeout=3, compensate=never, on_unknown="compensate")
+    def send(call: dk.Call, to: str, text: str) -> dict:
+        return lab.mail.send(to, "Letter", text, timeout=call.remaining())
+
+    @dk.workflow(name="undo_infeasible_both")
+    def letter(ctx: dk.Context, to: str) -> str:
+        return ctx.call(send, to, "Hello", key="letter:1")["id"]
+
+    run = lab.runtime.run(letter, ADA, id="i")
+    assert (run.status, run.why) == ("needs_decision", "infeasible")
+    lab.runtime.resolve("i", "letter:1", "completed", result={"id": "email-1"}, by="Grace")
+    lab.runtime.recover()
+    assert (run.status, run.result) == ("completed", "email-1")
+    assert lab.sent() == (1, 0)
+
+
 def test_in_a_machine_a_compensated_call_stays_compensated_when_it_is_entered_again(tmp_path):
     """Its slots are found by identity; the correction's own entries are no slot."""
     import pydantic
@@ -335,6 +529,117 @@ def test_in_a_machine_a_compensated_call_stays_compensated_when_it_is_entered_ag
     lab.clock.advance(100)
     lab.open().recover()
     assert lab.runtime.get("m").result["heard"] == ["compensated"]
+    assert lab.sent() == (1, 1)
+
+
+def test_a_correction_speaks_of_what_was_sent_and_not_of_its_own_defaults(tmp_path):
+    """The call leaves the text to the tool's default; the correction has another one."""
+    lab = Lab(tmp_path, "defaults")
+    lab.mail.plan = [Fault("reply_lost")]
+
+    @dk.tool(effect="idempotent", name="undo_defaults_back", timeout=3)
+    def back(call: dk.Call, to: str, text: str = "something else") -> dict:
+        return lab.corrections.send(to, "Ignore", text, key=call.key, timeout=call.remaining())
+
+    @dk.tool(name="undo_defaults_out", timeout=3, compensate=back, on_unknown="compensate")
+    def out(call: dk.Call, to: str, text: str = "Hello") -> dict:
+        return lab.mail.send(to, "Letter", text, timeout=call.remaining())
+
+    @dk.workflow(name="undo_defaults_both")
+    def both(ctx: dk.Context, to: str) -> None:
+        try:
+            ctx.call(out, to, key="letter:1")
+        except dk.Compensated:
+            ctx.call(out, to, key="letter:2")
+            ctx.compensate(out, to, key="letter:2")
+
+    assert lab.runtime.run(both, ADA, id="d").status == "completed"
+    assert lab.sent() == (2, 2)
+    assert {mail["body"] for mail in lab.corrections.inbox(ADA)} == {"Hello"}
+
+
+def test_a_correction_under_another_name_does_not_go_on_with_one_that_has_begun(tmp_path):
+    """It would be a second correction: the run names both tools, and the old one ends it."""
+    lab = Lab(tmp_path, "renamed", on_unknown="compensate")
+    lab.mail.plan = [Fault("reply_lost")]
+    crash = dk.CrashAt(lab.correct.name, "effect_done")
+    lab.runtime.run(lab.letter, ADA, id="n", crash=crash)
+    lab.clock.advance(100)
+    old, name = lab.send.compensate, "undo_renamed_other"
+    lab.send.compensate = dk.tool(old.function, effect="idempotent", timeout=3, name=name)
+    lab.open().recover()
+    run = lab.runtime.get("n")
+    assert (run.status, run.why) == ("needs_decision", "mismatch")
+    assert name in run.reason
+    assert old.name in run.reason
+    lab.send.compensate = old
+    assert lab.runtime.resume("n").result == "compensated"
+    assert lab.sent() == (1, 1)
+
+
+# -- a word to compensate where nothing can correct ----------------------------------------
+
+
+def blind_letter(lab: Lab, name: str, **declared: object) -> dk.Workflow:
+    """A workflow of one letter over a tool that is declared here, by ``name``, as it is told."""
+
+    @dk.tool(name=f"undo_{name}_blind", timeout=3, **declared)
+    def send(call: dk.Call, to: str, text: str) -> dict:
+        return lab.mail.send(to, "Letter", text, timeout=call.remaining())
+
+    @dk.workflow(name=f"undo_{name}_blind_letter")
+    def letter(ctx: dk.Context, to: str) -> str:
+        try:
+            return ctx.call(send, to, "Hello", key="letter:1")["id"]
+        except dk.Compensated:
+            return "compensated"
+
+    return letter
+
+
+def contents(lab: Lab) -> list[str]:
+    """Everything that the runtime's file says."""
+    with closing(sqlite3.connect(f"file:{lab.path}?mode=ro", uri=True)) as file:
+        return list(file.iterdump())
+
+
+def test_a_word_to_compensate_is_refused_where_the_tool_declares_no_correction(tmp_path):
+    """At once, by the field's name; the run is as it was, and declaring one lets it through."""
+    lab = Lab(tmp_path, "none_declared")
+    lab.mail.plan = [Fault("reply_lost")]
+    run = lab.runtime.run(blind_letter(lab, "none_declared"), ADA, id="n")
+    assert (run.status, run.why) == ("needs_decision", "unknown")
+    before = contents(lab)
+    with pytest.raises(dk.InvalidField, match=r"^outcome: .*undo_none_declared_blind.*compensate="):
+        lab.runtime.resolve("n", "letter:1", "compensate", by="Grace")
+    assert contents(lab) == before
+    assert lab.sent() == (1, 0)
+    blind_letter(lab, "none_declared", compensate=lab.correct)  # the cell is mended and run again
+    lab.runtime.resolve("n", "letter:1", "compensate", by="Grace")
+    assert lab.runtime.resume("n").result == "compensated"
+    assert lab.sent() == (1, 1)
+
+
+@pytest.mark.parametrize("has_one", [True, False])
+def test_where_the_tool_is_not_known_its_intent_says_whether_it_can_be_corrected(
+    tmp_path, monkeypatch, has_one
+):
+    """A person decides in a process that has not imported the workflow's module."""
+    lab = Lab(tmp_path, f"not_here_{has_one}")
+    lab.mail.plan = [Fault("reply_lost")]
+    declared = {"compensate": lab.correct} if has_one else {}
+    lab.runtime.run(blind_letter(lab, f"not_here_{has_one}", **declared), ADA, id="n")
+    before = contents(lab)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(define, "_tools", {})
+        elsewhere.setattr(define, "_workflows", {})
+        if not has_one:
+            with pytest.raises(dk.InvalidField, match=r"^outcome: "):
+                lab.runtime.resolve("n", "letter:1", "compensate", by="Grace")
+            assert contents(lab) == before
+            return
+        lab.runtime.resolve("n", "letter:1", "compensate", by="Grace")
+    assert lab.runtime.resume("n").result == "compensated"
     assert lab.sent() == (1, 1)
 
 

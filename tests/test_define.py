@@ -3,6 +3,7 @@
 import datetime as dt
 import enum
 import functools
+import json
 import math
 from decimal import Decimal
 
@@ -65,6 +66,14 @@ def send_lazily(call):
         ("probe", {"effect": "queryable", "probe": 5}),
         ("retry", {"retry": 3}),
         ("retry", {"retry": dk.Retry}),
+        ("window", {"window": 60}),
+        ("window", {"effect": "none", "window": 60}),
+        ("window", {"effect": "queryable", "probe": ask, "window": 60}),
+        ("probe", {"probe": ask}),
+        ("probe", {"effect": "none", "probe": ask}),
+        ("on_unknown", {"effect": "none", "on_unknown": "park"}),
+        ("settles_after", {"settles_after": 5}),
+        ("settles_after", {"effect": "idempotent", "settles_after": 5}),
         ("errors", {"errors": (BaseException,)}),
         ("errors", {"errors": (ValueError("x"),)}),
         ("errors", {"errors": ValueError}),
@@ -79,6 +88,107 @@ def test_a_tool_that_cannot_work_is_refused_by_the_fields_name(field, options):
     with pytest.raises(dk.InvalidField) as caught:
         dk.tool(**options)(send)
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"effect": "idempotent", "probe": ask, "settles_after": 5},
+        {"effect": "idempotent", "window": 1, "timeout": 60},
+        {"effect": "idempotent", "window": math.inf, "on_unknown": "park"},
+        {"effect": "opaque", "on_unknown": "probe", "probe": ask, "settles_after": 5},
+        {"effect": "opaque", "on_unknown": "resend", "retry": dk.Retry(attempts=9)},
+        {"effect": "none", "cancel": ask, "timeout": 5},
+        {"effect": "opaque", "cancel": ask},
+    ],
+)
+def test_what_says_something_true_of_the_service_is_allowed(options):
+    """Beside what contradicts itself: these are odd, and each means something."""
+    assert isinstance(dk.tool(**options)(send), define.Tool)
+
+
+# -- the parameters of a correction -------------------------------------------------------
+
+
+def of(call, to, subject="hello", *, copies=1):
+    """Stand for what is corrected in most cases here."""
+
+
+def many(call, to, *rest, **more):
+    """Stand for a tool that takes whatever it is given."""
+
+
+def other_defaults(call, to, subject="sorry", *, copies=2):
+    """Take the same, and have its own defaults."""
+
+
+def more_optional(call, to, subject, note="-", *, copies, extra=1):
+    """Take the same, and more that has defaults."""
+
+
+def two(call, to, subject):
+    """Take too little."""
+
+
+def swapped(call, subject, to, *, copies=1):
+    """Take the same in another order."""
+
+
+def renamed(call, recipient, subject, *, copies=1):
+    """Take the same under another name."""
+
+
+def needy(call, to, subject, reason, *, copies=1):
+    """Ask for more than was sent."""
+
+
+def by_name(call, *, to, subject, copies):
+    """Take by keyword only what is given by position."""
+
+
+def collects(call, *everything, **by_name):
+    """Take anything at all."""
+
+
+def takes_rest(call, to, *rest):
+    """Take many, but nothing by name."""
+
+
+@pytest.mark.parametrize(
+    ("corrected", "correction", "named"),
+    [
+        (of, two, "'copies'"), (of, swapped, "'to'"), (of, renamed, "'to'"),
+        (of, needy, "'reason'"), (of, by_name, "'to'"), (of, takes_rest, "'copies'"),
+        (many, takes_rest, "'more'"), (many, of, "'rest'"),
+        (of, of, None), (of, other_defaults, None), (of, more_optional, None), (of, collects, None),
+        (many, many, None), (many, collects, None), (two, more_optional, "'copies'"),
+    ],
+)  # fmt: skip
+def test_a_correction_that_cannot_take_what_was_sent_is_refused_when_the_tool_is_declared(
+    corrected, correction, named
+):
+    """The parameter is named; what is accepted can take every call that the tool itself takes."""
+    undo = dk.tool(correction, name="define_undo")
+    if named is not None:
+        with pytest.raises(dk.InvalidField, match=rf"^compensate: .*{named}"):
+            dk.tool(corrected, compensate=undo, name="define_do")
+        return
+    do = dk.tool(corrected, compensate=undo, name="define_do")
+    for args, kwargs in (("a", "b"), {}), (("a", "b"), {"copies": 3}), (("a",), {"subject": "b"}):
+        try:
+            sent = do.parameters.dump(args, kwargs)
+        except TypeError:
+            continue  # the tool itself takes no such call
+        corrected_by = json.loads(undo.parameters.dump(*do.parameters.filled(args, kwargs)))
+        for name in set(corrected_by) & set(json.loads(sent)):
+            assert corrected_by[name] == json.loads(sent)[name]
+
+
+def test_a_correction_without_outside_effect_is_refused():
+    """It could correct nothing."""
+    undo = dk.tool(send, effect="none", name="define_undo_none")
+    with pytest.raises(dk.InvalidField, match="^compensate: define_undo_none"):
+        dk.tool(send, compensate=undo, name="define_do_none")
 
 
 @pytest.mark.parametrize("declare", [dk.tool, dk.workflow])
@@ -132,7 +242,8 @@ def test_L088_a_tool_that_declares_nothing_is_opaque_and_tried_once():
 @pytest.mark.parametrize("effect", ["none", "idempotent", "queryable"])
 def test_L088_every_other_tool_is_tried_three_times_by_default(effect):
     """Reading, or protected by its key, or asked first."""
-    assert dk.tool(effect=effect, probe=ask)(send).policy == dk.Retry(attempts=3)
+    asks = None if effect == "none" else ask
+    assert dk.tool(effect=effect, probe=asks)(send).policy == dk.Retry(attempts=3)
 
 
 def test_L088_the_effective_policy_can_be_printed_with_its_defaults():

@@ -414,6 +414,110 @@ def test_a_cancelled_machine_finds_out_about_the_call_it_had_begun(rt, world):
     assert [e["key"] for e in world.effects()] == ["idempotent", "opaque"]
 
 
+class Round(BaseModel):
+    """The state of a machine that runs in circles."""
+
+    number: int = 0
+
+
+def circling(world, **declared):
+    """A machine that sends one keyed letter a transition and never ends."""
+
+    @dk.tool(name="machine_circle_post", effect="idempotent")
+    def post(call, number):
+        return world.send("ada@example.org", "Hi", f"number {number}", key=call.key)["id"]
+
+    @dk.machine(state=Round, name="machine_circle", **declared)
+    def circle(ctx, state):
+        ctx.call(post, state.number, key=f"circle:{state.number}")
+        state.number += 1
+        return state
+
+    return circle
+
+
+@pytest.mark.parametrize("save", [None, only_at_the_end, lambda _, after: after.number % 2 == 0])
+def test_a_machine_that_never_ends_parks_at_its_limit_and_loses_nothing(rt, world, save):
+    """Its state is saved there, wherever its save place is; a person may let it go on."""
+    machine = circling(world, transitions=5, **({} if save is None else {"save": save}))
+    run = rt.run(machine, Round(), id="a")
+    assert (run.status, run.why) == ("needs_decision", "no end")
+    assert run.reason.startswith("5 transitions in one drive and no end")
+    assert len(world.effects()) == 5
+    last = int(run.checkpoints()["seq"].iloc[-1])
+    assert run.at(last) == Round(number=5)
+    rt.recover()
+    assert len(world.effects()) == 5  # nobody has decided
+    rt.resume("a")
+    assert (run.status, run.why) == ("needs_decision", "no end")
+    assert "10 in all" in run.reason
+    assert len(world.requests()) == len(world.effects()) == 10
+    rt.cancel("a")
+    rt.recover()
+    assert run.status == "cancelled"
+    assert len(world.effects()) == 10
+
+
+def test_a_machine_that_ends_at_its_limit_is_completed(rt):
+    """The limit is how many it may make, and not how many are too many."""
+
+    @dk.machine(state=Round, name="machine_just", transitions=3)
+    def just(ctx, state):
+        state.number += 1
+        return dk.Done(state) if state.number == 3 else state
+
+    assert rt.run(just, Round(), id="a").status == "completed"
+
+
+def test_the_limit_can_be_changed_or_left_out_and_leaves_long_agents_alone(rt):
+    """Ten thousand unless it is said otherwise."""
+
+    def declare(**declared):
+        @dk.machine(state=Round, name="machine_long", save=only_at_the_end, **declared)
+        def long(ctx, state):
+            state.number += 1
+            return dk.Done(state) if state.number == 10_001 else state
+
+        return long
+
+    assert rt.run(declare(), Round(), id="a").why == "no end"
+    assert rt.get("a").checkpoints()["transition"].tolist() == [10_000]
+    assert rt.resume("a").status == "completed"
+    assert rt.run(declare(transitions=None), Round(), id="b").status == "completed"
+    for odd in (0, -1, 1.5, "5", True):
+        with pytest.raises(dk.InvalidField, match="^transitions: "):
+            declare(transitions=odd)
+
+
+def test_a_turn_of_steps_only_is_granted_anew_after_a_crash_and_three_lives_at_most(rt, world):
+    """Nothing of it is on disk before its checkpoint; the claims without progress bound it."""
+    left = []
+
+    @dk.machine(state=Round, name="machine_steps_only")
+    def thinks(ctx, state):
+        with ctx.turn("think", timeout=10):
+            left.append(ctx.remaining())
+            ctx.step("think", lambda: world.clock.advance(4))
+        return dk.Done(state)
+
+    rt.run(thinks, Round(), id="a", crash=dk.CrashAt("think", "step_done"))
+    for life in (2, 3, 4):
+        rt._recover(crash=dk.CrashAt("think", "step_done", incarnation=life))
+    run = rt.get("a")
+    assert left == [10, 10, 10]
+    assert (run.status, run.why) == ("needs_decision", "no progress")
+
+
+def test_a_migration_from_no_earlier_version_is_refused():
+    """There would be nothing that it could bring nearer."""
+    declared = dk.machine(state=Round, name="machine_migrated", version=2)(lambda ctx, state: state)
+    for odd in (2, 3, "1", True, None):
+        with pytest.raises(dk.InvalidField, match="^from_version: "):
+            declared.migrate(odd)
+    declared.migrate(from_version=1)(lambda state: state)
+    assert declared.can_migrate(1)
+
+
 def test_a_fork_behind_the_end_is_refused(rt, world):
     """A finished journal has nothing to go on from."""
     run = rt.run(writer(world), START, id="a")

@@ -47,8 +47,6 @@ RESOLVING = {
     Event.RESOLVED_COMPLETED,
     Event.RESOLVED_NOT_EXECUTED,
 }
-#: It says nothing about how it ended: the outcome stays unknown, and is done with.
-CLOSING = {Event.COMPENSATION}
 
 # -- generated inputs ---------------------------------------------------------------------
 
@@ -67,7 +65,7 @@ contracts = st.builds(
 policies = st.builds(
     Retry,
     initial=st.floats(0.01, 10),
-    cap=st.floats(0.01, 100),
+    cap=st.floats(10, 100),
     attempts=st.integers(1, 5),
     jitter=st.sampled_from(["full", "full", "equal", "none", "additive", "decorrelated"]),
     last_chance=st.booleans(),
@@ -183,18 +181,31 @@ def test_an_unknown_ends_only_by_an_answer_about_itself():
     own_refusals = {Event.REFUSAL, Event.FINAL_REFUSAL}
     for (status, event), then in TRANSITIONS.items():
         if status in UNKNOWN and then not in UNKNOWN:
-            allowed = RESOLVING | CLOSING | (own_refusals if status is Status.DISPATCHED else set())
-            assert event in allowed
+            own = own_refusals if status is Status.DISPATCHED else set()
+            assert event in RESOLVING | {Event.COMPENSATION_BEGUN} | own
 
 
 def test_a_compensation_closes_an_unknown_and_makes_nothing_known():
     """Nobody learned whether it was executed."""
     for status in UNKNOWN:
-        assert protocol.after(status, Event.COMPENSATION) is Status.COMPENSATED
-    assert OUTCOMES[Status.COMPENSATED] is Outcome.UNKNOWN
+        assert protocol.after(status, Event.COMPENSATION_BEGUN) is Status.COMPENSATING
+    assert protocol.after(Status.COMPENSATING, Event.COMPENSATION) is Status.COMPENSATED
+    assert {OUTCOMES[status] for status in protocol.UNDOING} == {Outcome.UNKNOWN}
     assert protocol.is_open("DISPATCHED", "opaque")
+    assert protocol.is_open("COMPENSATING", "opaque")
     assert not protocol.is_open("COMPENSATED", "opaque")
     assert not protocol.is_open("DISPATCHED", "none")
+
+
+def test_a_call_that_is_being_corrected_is_completed_by_nothing_that_is_heard_of_it():
+    """Only the correction's own end leads on: it is made, or it certainly was not."""
+    ways_out = {event: then for (at, event), then in TRANSITIONS.items()
+                if at is Status.COMPENSATING}  # fmt: skip
+    assert ways_out == {
+        Event.COMPENSATION: Status.COMPENSATED,
+        Event.COMPENSATION_REFUSED: Status.DISPATCHED,
+    }
+    assert Status.COMPENSATING not in protocol.UNRESOLVED
 
 
 @pytest.mark.parametrize("event", [Event.REFUSAL, Event.FINAL_REFUSAL, Event.NO_ANSWER])
@@ -488,11 +499,23 @@ def test_only_what_is_unknown_and_can_be_corrected_is_compensated(case, wanted):
     """Because a person says so, or because the tool was declared so."""
     kept, request, contract, *rest = case
     decision = decide(kept, replace(request, compensate=wanted), contract, *rest)
+    begun = kept.status is Status.COMPENSATING
     if isinstance(decision, protocol.Compensate):
-        assert kept.status in UNKNOWN
+        assert begun or kept.status in UNKNOWN
         assert contract.can_compensate
-        assert wanted or contract.on_unknown == "compensate"
-        assert contract.effect is not Effect.NONE
+        assert begun or wanted or contract.on_unknown == "compensate"
+        assert begun or contract.effect is not Effect.NONE
+
+
+@laws
+@given(known_cases)
+def test_a_correction_that_has_begun_goes_on_whatever_else_is_the_case(case):
+    """No deadline, failure or probe leads elsewhere; without a correction a person decides."""
+    kept, request, contract, *rest = case
+    kept = replace(kept, status=Status.COMPENSATING, arguments=SAME, held_until=None)
+    decision = decide(kept, request, contract, *rest)
+    goes_on = protocol.Compensate if contract.can_compensate else Park
+    assert isinstance(decision, goes_on)
 
 
 @laws

@@ -260,10 +260,36 @@ def test_no_wait_is_shorter_than_the_floor_not_even_the_last_chance(draw):
 @pytest.mark.parametrize("effect", ["queryable", "opaque"])
 def test_a_last_chance_is_for_reads_and_keyed_writes_only(effect):
     """A blind second sending at the last moment is what nobody wants."""
+    asks = print if effect == "queryable" else None
     with pytest.raises(dk.InvalidField, match="^last_chance: "):
-        dk.tool(effect=effect, probe=print, retry=Retry(last_chance=True), name="x")(
+        dk.tool(effect=effect, probe=asks, retry=Retry(last_chance=True), name="x")(
             lambda call: None
         )
+    with pytest.raises(dk.InvalidField, match="^last_chance: "):
+        dk.retry_call(lambda: None, effect=effect, retry=Retry(last_chance=True))
+
+
+@pytest.mark.parametrize(
+    ("field", "policy"),
+    [
+        ("initial", {"initial": 10.0}),
+        ("first_window", {"first_window": 9.0}),
+        ("floor", {"floor": 8.5}),
+        ("last_chance", {"last_chance": True, "attempts": 1}),
+    ],
+)
+def test_a_policy_that_contradicts_itself_can_be_drawn_but_not_waited_by(field, policy):
+    """A slider passes the other one; a tool with such a policy was meant to have another."""
+    odd = Retry(**policy)
+    assert odd.window(1)[1] == max(odd.cap, odd.floor) or field == "last_chance"
+    with pytest.raises(dk.InvalidField, match=f"^{field}: "):
+        dk.tool(effect="idempotent", retry=odd, name="x")(lambda call: None)
+    called = []
+    with pytest.raises(dk.InvalidField, match=f"^{field}: "):
+        dk.retry_call(called.append, 1, effect="none", retry=odd)
+    assert called == []
+    at_the_edge = Retry(initial=8.0, first_window=8.0, floor=8.0)
+    assert dk.retry_call(lambda: "done", retry=at_the_edge) == "done"
 
 
 # -- the budget that many share -----------------------------------------------------------

@@ -50,6 +50,36 @@ def test_L079_three_attempts_make_three_calls_and_two_waits(clock):
     assert caught.value.__notes__ == ["not retried: 3 attempts are used up"]
 
 
+def test_a_defect_of_the_code_is_not_repeated_in_a_read(clock):
+    """Nothing outside is left to find out, and the same code will fail again: permanent."""
+    work = Failing(TypeError("'NoneType' object is not subscriptable"))
+    with pytest.raises(TypeError) as caught:
+        dk.retry_call(work, retry=dk.Retry(attempts=3), effect="none", clock=clock)
+    assert (work.calls, clock.sleeps) == (1, [])
+    told = "TypeError: no outside effect, and it will be raised again"
+    assert caught.value.__notes__ == [f"not retried: permanent ({told})"]
+
+
+@pytest.mark.parametrize(
+    ("effect", "calls", "mails"), [("idempotent", 3, 1), ("queryable", 1, 1), ("opaque", 1, 1)]
+)
+def test_the_same_defect_after_the_service_has_acted_is_unknown(
+    mailbox, clock, effect, calls, mails
+):
+    """The mail is out when its answer is misread: under its key it is sent again, else never."""
+
+    def send() -> str:
+        answer = mailbox.send("ada@example.org", "s", "b", key="k" if calls > 1 else None)
+        return answer["id"] + 1  # the defect
+
+    with pytest.raises(TypeError) as caught:
+        dk.retry_call(send, retry=dk.Retry(attempts=3), effect=effect, clock=clock)
+    assert len(mailbox.requests()) == calls
+    assert len(mailbox.effects()) == mails
+    why = "3 attempts are used up" if calls > 1 else "it is unknown whether it was executed"
+    assert any(why in note for note in caught.value.__notes__)
+
+
 def test_the_waits_are_those_that_the_policy_draws(clock):
     """The same policy, the same seed: the same waits, told before each is waited for."""
     policy, told = dk.Retry(1.0, 4.0, 5), []

@@ -1,6 +1,8 @@
 """Runs as people meet them: starting, replaying, parking, resolving, cancelling, limits."""
 
+import importlib
 import random
+import sys
 import threading
 import time
 import warnings
@@ -889,3 +891,99 @@ def test_arguments_that_do_not_fit_name_whose_they_are(rt):
 
     with pytest.raises(TypeError, match=r"letter\(to, text\).*'to' receives the call.*too many"):
         letter.parameters.dump(("ada", "hello"), {})
+
+
+# -- two modules, one name -----------------------------------------------------------------
+
+MODULE = """
+import durakit as dk
+
+tool = None
+
+
+@dk.workflow(name={workflow!r}{version})
+def {function}(ctx, {argument}):
+    return ctx.step({step!r}, lambda: {argument})
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Write and import modules of one workflow each, all under the name of this test's folder."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(name, step, argument="text", version=""):
+        told = {
+            "workflow": tmp_path.name, "function": name, "step": step, "argument": argument,
+            "version": version,
+        }  # fmt: skip
+        (tmp_path / f"{name}.py").write_text(MODULE.format(**told), encoding="utf-8")
+        importlib.invalidate_caches()
+        sys.modules.pop(name, None)
+        return getattr(importlib.import_module(name), name)
+
+    yield write
+    for name in ("runtime_place_one", "runtime_place_two"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("argument", ["text", "other"])
+def test_a_run_that_meets_another_modules_workflow_of_its_name_names_both_places(
+    rt, module, argument
+):
+    """By a step, or by an argument that does not fit: it parks, and nothing is run."""
+    one = module("runtime_place_one", "write")
+    run = rt.run(one, "hello", id="a", crash=dk.CrashAt("write", "step_saved"))
+    for _ in range(2):  # it stays the other place when its cell is run again
+        module("runtime_place_two", "draw", argument)
+    rt.recover()
+    assert (run.status, run.why) == ("needs_decision", "mismatch")
+    for place in ("runtime_place_one, line 7", "runtime_place_two, line 7"):
+        assert place in run.reason, run.reason
+    assert ("'other'" in run.reason or "'text'" in run.reason) == (argument == "other")
+    assert f"{one.name!r} is defined twice here" in run.reason
+    module("runtime_place_one", "write")
+    assert rt.resume("a").result == "hello"
+
+
+def test_another_modules_version_of_the_name_is_refused_and_both_places_are_named(rt, module):
+    """Nothing is run then, and the table of a recovery says so."""
+    one = module("runtime_place_one", "write")
+    rt.run(one, "hello", id="a", crash=dk.CrashAt("write", "step_saved"))
+    module("runtime_place_two", "write", version=", version=2")
+    detail = rt.recover()["detail"].iloc[0]
+    assert "runtime_place_one, line 7" in detail
+    assert "runtime_place_two, line 7" in detail
+
+
+def test_a_cell_that_is_run_again_is_no_second_place(rt, module):
+    """In its own module a workflow replaces the one before, and only what differs is told."""
+    one = module("runtime_place_one", "write")
+    run = rt.run(one, "hello", id="a", crash=dk.CrashAt("write", "step_saved"))
+    module("runtime_place_one", "draw")
+    rt.recover()
+    assert run.why == "mismatch"
+    assert "defined twice" not in run.reason
+
+
+@pytest.mark.parametrize(
+    ("now", "told"),
+    [
+        (lambda ctx, to, urgent: to, "saved argument for 'urgent' is missing"),
+        (lambda ctx, to, subject: to, "saved argument for 'subject' is missing"),
+        (lambda ctx: None, "saved argument 'to' is none that the code takes"),
+    ],
+)
+def test_saved_arguments_that_the_code_no_longer_takes_park_the_run(rt, now, told):
+    """It is not ended by a TypeError, and no argument is left out; a default may be added."""
+    old = dk.workflow(name="runtime_arguments")(lambda ctx, to: ctx.step("s", lambda: to))
+    run = rt.run(old, "ada", id="a", crash=dk.CrashAt("s", "before_step"))
+    dk.workflow(name="runtime_arguments")(now)
+    rt.recover()
+    assert (run.status, run.why) == ("needs_decision", "mismatch")
+    assert told in run.reason
+    wider = dk.workflow(name="runtime_arguments")(
+        lambda ctx, to, cc=None: ctx.step("s", lambda: to)
+    )
+    assert wider is not old
+    assert rt.resume("a").result == "ada"
