@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import ast
 import builtins
-import contextlib
 import inspect
-import re
 import textwrap
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from durakit.define import Tool
+from durakit.define import Tool, Workflow
 
 
 def short(text: str, longest: int = 90) -> str:
@@ -72,16 +70,33 @@ class Code:
         """Its parameters that may be given by position."""
         return [a.arg for a in [*self.tree.args.posonlyargs, *self.tree.args.args]]
 
+    def roots(self) -> Sequence[ast.AST]:
+        """The statements of its body; of a lambda its expression."""
+        body = self.tree.body
+        return body if isinstance(body, list) else [body]
+
     def walk(self) -> Iterator[ast.AST]:
         """Every part of its body; functions that are defined inside are parts of it."""
-        body = self.tree.body
-        for statement in body if isinstance(body, list) else [body]:
-            yield from ast.walk(statement)
+        for root in self.roots():
+            yield from ast.walk(root)
 
     def calls(self) -> Iterator[ast.Call]:
         """Every call in it, in the order of the source."""
         found = (node for node in self.walk() if isinstance(node, ast.Call))
         yield from sorted(found, key=lambda node: (node.lineno, node.col_offset))
+
+    def operations(self) -> list[ast.Call]:
+        """Every call of its ``ctx`` that names an operation, in the order of the source."""
+        return [call for call in self.calls() if self.verb(call) in ("call", "compensate")]
+
+    def opens(self, call: ast.Call) -> bool:
+        """Whether a call stands behind a ``with``."""
+        return any(
+            item.context_expr is call
+            for node in self.walk()
+            if isinstance(node, ast.With | ast.AsyncWith)
+            for item in node.items
+        )
 
     def resolve(self, node: ast.AST) -> Any:
         """What an expression of names and dots stands for; ``UNKNOWN`` where that is not known."""
@@ -197,20 +212,19 @@ def read_code(function: Any, *, handle_at: int | str | None = None) -> Code | No
     ``handle_at``: which parameter holds ``ctx`` or ``call``: its place after the method's own
     first one, or its name.
     """
-    owner: Any = UNKNOWN
-    if isinstance(function, types.MethodType):
-        owner, function = function.__self__, function.__func__
+    function, owner = plain_function(function)
     if not isinstance(function, types.FunctionType):
         return None
     try:
         plain = inspect.unwrap(function)
-        lines, first = inspect.getsourcelines(plain)
-        tree = _defined(plain, textwrap.dedent("".join(lines)))
+        tree, first = _written(plain)
     except Exception:  # noqa: BLE001 - typed at a prompt, compiled, or half a statement
         return None
     if tree is None or not isinstance(plain, types.FunctionType):
         return None
-    code = Code(plain, plain.__name__, tree, max(1, first), owner)
+    code = Code(plain, plain.__name__, tree, first, owner)
+    if code.parameters != list(plain.__code__.co_varnames[: plain.__code__.co_argcount]):
+        return None  # the file is another one than when it was imported
     if isinstance(handle_at, str):
         code.handle = handle_at
     elif handle_at is not None:
@@ -220,28 +234,48 @@ def read_code(function: Any, *, handle_at: int | str | None = None) -> Code | No
     return code
 
 
-def _defined(function: types.FunctionType, source: str) -> _Defined | None:
-    """The definition of ``function`` in its own source."""
-    if function.__name__ == "<lambda>":
-        return _lambda(source)
-    name = function.__code__.co_name
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
-            return node
-    return None
+def plain_function(function: Any) -> tuple[Any, Any]:
+    """The function under a declaration, a method or an object that is called, and its owner.
+
+    The owner is ``UNKNOWN`` of a plain function. What is none of these comes back as it is.
+    """
+    while isinstance(function, Tool | Workflow):  # declared twice
+        function = function.function
+    if isinstance(function, types.MethodType):
+        return function.__func__, function.__self__
+    if isinstance(function, type | types.FunctionType):
+        return function, UNKNOWN
+    called = inspect.getattr_static(type(function), "__call__", None)
+    return (called, function) if isinstance(called, types.FunctionType) else (function, UNKNOWN)
 
 
-def _lambda(source: str) -> ast.Lambda | None:
-    """The one lambda in lines that may begin and end in the middle of a statement."""
-    if len(re.findall(r"\blambda\b", source)) != 1:
-        return None
-    first = source.index("lambda")
-    for end in range(len(source), first, -1):
-        with contextlib.suppress(SyntaxError):
-            tree = ast.parse(f"({source[first:end]}\n)", mode="eval")
-            if isinstance(tree.body, ast.Lambda):
-                return tree.body
-    return None
+def _written(function: types.FunctionType) -> tuple[_Defined | None, int]:
+    """The definition of ``function``, and the line of its file or cell at which the tree begins."""
+    code = function.__code__
+    if code.co_name == "<lambda>":
+        lines, _ = inspect.findsource(function)
+        return _lambda(code, ast.parse("".join(lines))), 1
+    lines, first = inspect.getsourcelines(function)
+    for node in ast.walk(ast.parse(textwrap.dedent("".join(lines)))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == code.co_name:
+            return node, max(1, first)
+    return None, 1
+
+
+def _lambda(code: types.CodeType, tree: ast.Module) -> ast.Lambda | None:
+    """The innermost lambda that holds every place of the file that ``code`` was made of."""
+    # The first instructions, which begin a frame, have no place or an empty one.
+    places = {(p[0], p[2]) for p in code.co_positions() if p[0] and p[3] and (p[2] or 0) < p[3]}
+    found = [
+        node for node in ast.walk(tree)
+        if isinstance(node, ast.Lambda) and places and all(_holds(node.body, *p) for p in places)
+    ]  # fmt: skip
+    return found[-1] if found else None  # walked from the outside to the inside
+
+
+def _holds(node: ast.expr, line: int | None, column: int | None) -> bool:
+    here, ends = (line or 0, column or 0), (node.end_lineno or 0, node.end_col_offset or 0)
+    return (node.lineno, node.col_offset) <= here < ends
 
 
 def _bind(code: Code) -> None:
@@ -251,6 +285,8 @@ def _bind(code: Code) -> None:
     for name in [*code.parameters, *(a.arg for a in [*arguments.kwonlyargs, *extra])]:
         code.bound.setdefault(name, [])
     for node in code.walk():
+        for name in _names_of(node):
+            code.bound.setdefault(name, [])
         for target, value in _bindings(node):
             for part in ast.walk(target):
                 if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
@@ -262,8 +298,23 @@ def _bind(code: Code) -> None:
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 code.imports[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-        elif isinstance(node, ast.FunctionDef):
-            code.bound.setdefault(node.name, [])
+
+
+def _names_of(node: ast.AST) -> list[str]:
+    """Names that a part makes its own, with values that nothing written here tells.
+
+    Functions and classes that are defined inside, their parameters, caught errors, and what a
+    pattern matches. Names inside count for the whole function: less is known, and nothing wrong.
+    """
+    if isinstance(node, ast.arg):
+        return [node.arg]
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+        return [node.name]
+    if isinstance(node, ast.MatchMapping) and node.rest:
+        return [node.rest]
+    return []
 
 
 def _bindings(node: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
@@ -274,11 +325,17 @@ def _bindings(node: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
         return [(node.target, node.value)]
     if isinstance(node, ast.AnnAssign) and node.value is not None:
         return [(node.target, node.value)]
-    if isinstance(node, ast.For | ast.comprehension):
+    if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
         return [(node.target, node.iter)]
     if isinstance(node, ast.withitem) and node.optional_vars is not None:
         return [(node.optional_vars, node.context_expr)]
     return []
+
+
+#: Builtins that run, or hand over, what is not written where they stand.
+_OUT_OF_SIGHT: Final = frozenset(
+    {"builtins.exec", "builtins.eval", "builtins.locals", "builtins.vars"}
+)
 
 
 def reached(code: Code) -> tuple[list[Code], list[tuple[Code, ast.AST, str]]]:
@@ -288,6 +345,9 @@ def reached(code: Code) -> tuple[list[Code], list[tuple[Code, ast.AST, str]]]:
     for at in found:
         parents = {child: node for node in at.walk() for child in ast.iter_child_nodes(node)}
         for node in at.walk():
+            if isinstance(node, ast.Call) and at.dotted(node.func) in _OUT_OF_SIGHT:
+                what = short(ast.unparse(node.func), 40)
+                lost.append((at, node, f"{what} can reach {at.handle} under no name of its own"))
             if not (isinstance(node, ast.Name) and node.id == at.handle):
                 continue
             parent = parents.get(node)
@@ -328,3 +388,24 @@ def turned(code: Code) -> set[ast.AST]:
         for statement in node.body
         for part in ast.walk(statement)
     }
+
+
+def is_name(node: ast.AST, name: str) -> bool:
+    """Whether an expression is that name."""
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def last_name(node: ast.AST) -> str:
+    """Of ``a.b.c`` or ``c`` the name ``c``; else empty."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def is_said(code: Code, call: ast.Call) -> bool:
+    """Whether a call only tells somebody something: print, or a logger's method."""
+    if code.dotted(call.func) in ("builtins.print", "warnings.warn"):
+        return True
+    return last_name(call.func) in {
+        "debug", "info", "warning", "error", "exception", "critical", "log",
+    }  # fmt: skip

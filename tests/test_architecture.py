@@ -24,6 +24,7 @@ LAYERS = [
         "slots",
         "drive",
         "exchange",
+        "record",
         "operation",
         "compensation",
         "driver",
@@ -31,9 +32,47 @@ LAYERS = [
     ],
     ["items", "tables", "run", "runtime"],
     ["lives", "kill", "sweep", "testing", "source", "linting", "cli"],
+    ["lab"],
 ]
 ORDER = [module for layer in LAYERS for module in layer]
 PURE = LAYERS[0]
+
+#: Rooms with several modules: their parts, in reading order too.
+ROOMS = {
+    "linting": ["findings", "keys", "retries", "effects", "tool", "workflow", "__init__"],
+    "cli": [
+        "exit_codes",
+        "printing",
+        "looking",
+        "given",
+        "lessons",
+        "runs",
+        "workflows",
+        "mail",
+        "parser",
+        "__init__",
+    ],
+    "lab": [
+        # what all lessons stand on
+        *["__init__", "html", "lessons", "exercises", "frame", "answers", "laboratory", "worlds"],
+        *["agent", "plots", "maps", "view"],
+        # one subject each
+        *["crash", "crash.moments", "crash.scenarios", "crash.plots"],
+        *["crash.timeline", "crash.scrubber", "crash.inspector", "crash.widgets"],
+        *["faultcards", "faultcards.cards", "faultcards.play"],
+        *["faultcards.policies", "faultcards.deck"],
+        *["backoff", "backoff.draws", "backoff.jitter", "backoff.rules", "backoff.herd"],
+        *["backoff.client", "backoff.plots", "backoff.explorers"],
+        *["budgets", "budgets.nested", "budgets.icicle", "budgets.explorer"],
+        *["keys", "keys.strategies", "keys.trials", "keys.identities"],
+        *["clinic", "clinic.patients", "clinic.examinations", "clinic.ward"],
+        # learners and their class
+        *["classroom", "classroom.plans", "classroom.progress", "classroom.guesses"],
+        *["classroom.report", "classroom.folder"],
+        *[f"lesson{number:02}" for number in range(1, 10)],
+    ],
+}
+PARTS = [(room, part) for room, parts in ROOMS.items() for part in parts]
 
 #: Time, chance, files, processes and the network.
 AMBIENT = {
@@ -65,7 +104,7 @@ def imports(source: str, package: str = "durakit") -> set[str]:
 def own_imports(source: str, package: str = "durakit") -> set[str]:
     """Return the parts of durakit that a source imports: module names, or `mail`, `lab`."""
     names = {name for name in imports(source, package) if name.split(".")[0] == "durakit"}
-    known = {path.stem for path in PACKAGE.glob("*.py")} | {"mail", "lab"}
+    known = {path.stem for path in PACKAGE.glob("*.py")} | {"mail", "lab", *ROOMS}
     return {name.split(".")[1] for name in names if "." in name} & known
 
 
@@ -89,26 +128,56 @@ def ambient_reach(source: str) -> set[str]:
 
 
 def text(module: str) -> str:
-    """Return a module's source."""
-    return (PACKAGE / f"{module}.py").read_text(encoding="utf-8")
+    """Return a module's source; of a room with several modules, all of theirs."""
+    parts = sorted((PACKAGE / module).rglob("*.py")) or [PACKAGE / f"{module}.py"]
+    return "\n".join(path.read_text(encoding="utf-8") for path in parts)
+
+
+def parts_imported(source: str, room: str) -> set[str]:
+    """Return the parts of a room that a source imports; what is no part stands in `__init__`."""
+    inside = [name.split(".")[2:] for name in imports(source) if in_room(name, room)]
+    known = [{".".join(name[:depth]) for depth in (1, 2)} & set(ROOMS[room]) for name in inside]
+    return set().union(*(names or {"__init__"} for names in known))
+
+
+def in_room(name: str, room: str) -> bool:
+    """Whether an imported name is something of that room, and not the room as a whole."""
+    return name.startswith(f"durakit.{room}.")
+
+
+def source_of(room: str, part: str) -> str:
+    """Return the source of a part; of one that is a folder, what stands in its `__init__`."""
+    path = (PACKAGE / room).joinpath(*part.split("."))
+    path = path / "__init__.py" if path.is_dir() else path.with_name(f"{path.name}.py")
+    return path.read_text(encoding="utf-8")
 
 
 def test_every_module_has_its_place_in_the_order():
-    """A new module is put into LAYERS, where a reader will look for what it may use."""
+    """A new module is put into LAYERS or ROOMS, where a reader will look for what it may use."""
     here = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
-    assert here <= set(ORDER)
-    assert set(ORDER) - here <= {"sweep", "cli"}
+    assert here | set(ROOMS) == set(ORDER)
+    for room, parts in ROOMS.items():
+        folder = PACKAGE / room
+        found = {path.relative_to(folder).with_suffix("") for path in folder.rglob("*.py")}
+        assert {".".join(path.parts).replace(".__init__", "") for path in found} == set(parts)
 
 
 @pytest.mark.parametrize("module", ORDER)
 def test_a_module_imports_only_from_those_before_it(module):
     """Read in order, nothing is used before it was read; the laboratory is needed by nothing."""
-    if not (PACKAGE / f"{module}.py").exists():
-        pytest.skip("not there yet")
     allowed = set(ORDER[: ORDER.index(module)])
-    if module == "cli":
+    if module in ROOMS:
+        allowed.add(module)
+    if module in {"cli", "lab"}:
         allowed |= {"lab", "mail"}
     assert own_imports(text(module)) <= allowed
+
+
+@pytest.mark.parametrize(("room", "part"), PARTS, ids=[f"{room}.{part}" for room, part in PARTS])
+def test_a_part_of_a_room_imports_only_from_the_parts_before_it(room, part):
+    """Within a room the imports go one way too."""
+    before = set(ROOMS[room][: ROOMS[room].index(part)])
+    assert parts_imported(source_of(room, part), room) <= before
 
 
 @pytest.mark.parametrize("module", PURE)
@@ -183,9 +252,21 @@ def test_the_check_of_purity_sees_each_way_of_reaching_out(source, reach):
 )
 def test_the_check_of_imports_sees_each_way_of_importing(source, package, modules):
     """Absolute, relative, from the package, and inside a function."""
-    if "cli" in modules and not (PACKAGE / "cli.py").exists():
-        pytest.skip("not there yet")
     assert own_imports(source, package) == modules
+
+
+@pytest.mark.parametrize(
+    ("source", "parts"),
+    [
+        ("from durakit.linting.keys import lint_keys", {"keys"}),
+        ("import durakit.linting.keys", {"keys"}),
+        ("from durakit.linting import effects, lint", {"effects", "__init__"}),
+        ("from durakit.cli.printing import say", set()),
+    ],
+)
+def test_the_check_of_parts_sees_each_way_of_importing(source, parts):
+    """By name, in full, or from the room itself, whose own names come last."""
+    assert parts_imported(source, "linting") == parts
 
 
 def loaded_by(statement: str) -> set[str]:

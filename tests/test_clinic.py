@@ -10,9 +10,11 @@ import pytest
 
 import durakit as dk
 from durakit.kill import can_fork
-from durakit.lab import clinic, patients
-from durakit.lab.clinic import CASES, ORDER, READERS, YES, Source
-from durakit.lab.patients import bank, model, post, town
+from durakit.lab.clinic import examinations, patients
+from durakit.lab.clinic import ward as clinic
+from durakit.lab.clinic.examinations import ORDER, READERS, YES
+from durakit.lab.clinic.patients import bank, model, post, town
+from durakit.lab.clinic.ward import CASES, Source
 from durakit.linting import AT_THE_END, BLIND, EVERYTHING, NEW_KEY, NOTHING, ONE_LIMIT
 from durakit.mail import Fault
 
@@ -121,7 +123,7 @@ def test_the_refund_has_two_faults_and_each_alone_is_enough() -> None:
 
 def test_the_bill_of_the_travel_agent_is_that_of_the_model() -> None:
     """Counted by hand at one crash: three answers before it, and the same three after it."""
-    with clinic.trial(patients.travel_agent) as runtime:
+    with examinations.trial(patients.travel_agent) as runtime:
         before = len(model.bill)
         crash = dk.CrashAt("send_trip", "effect_done")
         runtime.run(patients.travel_agent, patients.Trip(), id="by hand", crash=crash)
@@ -149,12 +151,12 @@ def test_the_bookkeepers_table_is_what_the_post_has_written_down() -> None:
 def test_the_loop_of_the_bookkeeper_asks_at_once_and_in_vain() -> None:
     """By the post's own log: five refusals, and the second request 20 s too early."""
     no_address = ORDER | {"books": ""}
-    with clinic.trial(patients.bookkeeper) as runtime:
+    with examinations.trial(patients.bookkeeper) as runtime:
         runtime.run(patients.bookkeeper, no_address, id="422")
         outcomes = [request["outcome"] for request in post.requests()]
     assert outcomes == ["delivered"] + ["refused 422"] * 5
     busy = Fault("rate_limited", request=2, retry_after=20)
-    with clinic.trial(patients.bookkeeper, busy) as runtime:
+    with examinations.trial(patients.bookkeeper, busy) as runtime:
         runtime.run(patients.bookkeeper, ORDER, id="429")
         times = [request["time"] for request in post.requests()]
     assert times[2] - times[1] < 1
@@ -163,7 +165,7 @@ def test_the_loop_of_the_bookkeeper_asks_at_once_and_in_vain() -> None:
 def test_one_slow_reply_eats_the_time_of_the_others() -> None:
     """By the inboxes: the session has ended, and two of three readers have nothing."""
     slow = Fault("reply_late", seconds=100)
-    with clinic.trial(patients.newsletter, slow, latency=1.0) as runtime:
+    with examinations.trial(patients.newsletter, slow, latency=1.0) as runtime:
         run = runtime.run(patients.newsletter, list(READERS), id="slow", deadline=60)
         assert run.status == "failed"
         assert [mail["to"] for mail in post.inbox()] == [READERS[0]["email"]]
@@ -171,16 +173,16 @@ def test_one_slow_reply_eats_the_time_of_the_others() -> None:
 
 def test_a_second_start_of_the_cashier_needs_no_crash() -> None:
     """The number is drawn again for another run, so the key is another one."""
-    (again,) = [t for t in clinic.before(5).trials if t.what == clinic.STARTED_AGAIN]
+    (again,) = [t for t in clinic.before(5).trials if t.what == examinations.STARTED_AGAIN]
     assert not again.good
     assert again.cells["effects"] == 2
-    (again,) = [t for t in clinic.before(2).trials if t.what == clinic.STARTED_AGAIN]
+    (again,) = [t for t in clinic.before(2).trials if t.what == examinations.STARTED_AGAIN]
     assert again.good
 
 
 def test_checkpoints_save_work_and_keys_save_the_world() -> None:
     """Four ways, each swept: one column follows the save place, the other one the key."""
-    rows = [tuple(row.values()) for row in clinic.four_ways().rows]
+    rows = [tuple(row.values()) for row in examinations.four_ways().rows]
     assert rows == [
         ("only at the end", "none", 3, 2),
         ("only at the end", "sent", 3, 1),
@@ -219,7 +221,10 @@ def test_an_examination_can_be_made_again_and_leaves_the_world_as_it_was(number)
 def test_a_trial_gives_the_post_back_after_an_error_too() -> None:
     """A learner's agent may raise in any place."""
     home = post.folder
-    with pytest.raises(ZeroDivisionError), clinic.trial(patients.cashier, Fault("reply_lost")):
+    with (
+        pytest.raises(ZeroDivisionError),
+        examinations.trial(patients.cashier, Fault("reply_lost")),
+    ):
         raise ZeroDivisionError
     assert (post.folder, post.plan, post.latency) == (home, [], 0.05)
 
@@ -228,9 +233,10 @@ def test_a_sweep_of_the_town_sends_both_services_home() -> None:
     """Also the first one of a process: no service is left in a folder that is gone."""
     code = (
         "import durakit as dk\n"
-        "from durakit.lab import clinic, patients\n"
+        "from durakit.lab.clinic import patients\n"
+        "from durakit.lab.clinic.examinations import ORDER, YES\n"
         "town, homes = patients.town, (patients.post.folder, patients.bank.folder)\n"
-        "dk.sweep(patients.refund, clinic.ORDER, world=town, signals=clinic.YES, only='1')\n"
+        "dk.sweep(patients.refund, ORDER, world=town, signals=YES, only='1')\n"
         "assert (patients.post.folder, patients.bank.folder) == homes\n"
         "assert all(home.is_dir() for home in homes)\n"
         "print(*homes)\n"
@@ -280,7 +286,8 @@ def test_an_empty_scorecard_gives_nothing_away() -> None:
     """Predictions come first."""
     assert set(card().values()) == {("○ not examined yet", "○ not repaired yet")}
     clinic.admit(4)
-    assert card()["newsletter"] == ("✗ no news for Bela and Chidi", "○ not repaired yet")
+    counted = "✗ no news for Bela and Chidi: 0 of 2 others have their news"
+    assert card()["newsletter"] == (counted, "○ not repaired yet")
     assert card()["cashier"][0] == "○ not examined yet"
 
 
@@ -293,16 +300,29 @@ def test_a_repair_stands_beside_how_it_was_and_a_cure_is_not_taken_back() -> Non
 
     still_ill = clinic.before(1)
     clinic.keep(1, still_ill)
-    assert card()["travel_agent"] == ("✗ 2 answers again", "✗ 2 answers again")
-    clinic.keep(1, clinic.examine_trip(cured))
-    assert card()["travel_agent"] == ("✗ 2 answers again", "✓ well")
+    ill = "✗ 2 answers again: 1 mail(s), up to 3 of 3 answers again"
+    assert card()["travel_agent"] == (ill, ill)
+    clinic.keep(1, examinations.examine_trip(cured))
+    assert card()["travel_agent"][0] == ill
+    assert card()["travel_agent"][1].startswith("✓ well: ")
     assert clinic.scorecard().caption == "THE SCORECARD: 1 of 6 are well"
     clinic.keep(1, still_ill)
-    assert card()["travel_agent"][1] == "✓ well"
+    assert card()["travel_agent"][1].startswith("✓ well: ")
     with pytest.raises(KeyError):
         clinic.keep(8, still_ill)
     clinic.forget()
     assert set(card().values()) == {("○ not examined yet", "○ not repaired yet")}
+
+
+def test_every_cell_of_the_scorecard_is_whole() -> None:
+    """Before and after are one cell each: what a patient came in with is never cut."""
+    for number in range(1, 7):
+        clinic.admit(number)
+    rows = clinic.scorecard().rows
+    assert {len(row) for row in rows} == {4}
+    for row in rows:
+        assert all(str(cell) in clinic.scorecard().text() for cell in row.values())
+    assert "…" not in clinic.scorecard().text()
 
 
 # -- what is shown ---------------------------------------------------------------------------------
@@ -326,7 +346,7 @@ def test_code_stays_text() -> None:
     def hostile(ctx):
         return "<script>alert('x')</script>"
 
-    shown = Source(clinic.Case(9, hostile, (), "", (), clinic.examine_orders)).html()
+    shown = Source(clinic.Case(9, hostile, (), "", (), examinations.examine_orders)).html()
     assert "<script>" not in shown
     assert "&lt;script&gt;" in shown
 

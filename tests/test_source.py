@@ -3,6 +3,7 @@
 import ast
 import datetime  # noqa: ICN001 - its full name is what is tested
 import functools
+import inspect
 import random
 import uuid
 from datetime import datetime as moment
@@ -118,7 +119,7 @@ def test_a_handle_is_followed_into_functions_and_methods() -> None:
         with ctx.turn("a", 1):
             inner(ctx, text)
         desk.write(ctx, text)
-        eval("print")(ctx)  # noqa: S307 - no name that could be read
+        [print][0](ctx)  # no name that could be read
 
     def inner(own, text):
         own.step(text)
@@ -130,20 +131,32 @@ def test_a_handle_is_followed_into_functions_and_methods() -> None:
         ("inner", "own", True),
         ("write", "ctx", False),
     ]
-    assert [how for _, _, how in lost] == ["ctx is handed to eval('print')"]
+    assert [how for _, _, how in lost] == ["ctx is handed to [print][0]"]
     assert codes[2].resolve(ast.parse("self.kind", mode="eval").body) == "desk"
     assert turned(codes[0])
     assert not turned(codes[2])
 
 
 def test_what_has_no_source_is_none() -> None:
-    """Builtins, objects, partials, what was made by eval; and one lambda is found among others."""
+    """Builtins, objects, partials, what was made by eval."""
     for thing in (len, desk, functools.partial(body), eval("lambda: 1"), None):  # noqa: S307
         assert read_code(thing) is None
-    pair = {"one": lambda ctx: ctx.step, "two": 2}
-    assert read_code(pair["one"], handle_at=0).handle == "ctx"
-    both = [lambda: 1, lambda: 2]
-    assert read_code(both[0]) is None
+
+
+def test_a_lambda_is_found_among_others_on_its_lines() -> None:
+    """By the places that its instructions were made of, beside texts and other lambdas."""
+    both = [lambda: "é lambda", lambda: 2]
+    nested = lambda ctx: lambda: ctx.step  # noqa: E731
+    pair = {"one": lambda ctx: ctx.step, "two": both}
+    assert [ast.unparse(read_code(one).tree) for one in both] == [
+        "lambda: 'é lambda'",
+        "lambda: 2",
+    ]
+    assert ast.unparse(read_code(nested).tree) == "lambda ctx: lambda: ctx.step"
+    assert ast.unparse(read_code(nested(None)).tree) == "lambda: ctx.step"
+    code = read_code(pair["one"], handle_at=0)
+    assert code.handle == "ctx"
+    assert code.line(code.tree) == inspect.getsourcelines(pair["one"])[1]
 
 
 def test_a_long_text_is_one_short_line() -> None:
