@@ -47,3 +47,11 @@ def runtime(tmp_path, clock, mailbox):
     yield open_one
     for rt in opened:
         rt.close()
+
+
+@pytest.fixture(scope="module")
+def fresh(request):
+    """The lesson of the test file, its ``HERE``, run from top to bottom in a fresh kernel."""
+    from lesson_checks import run_fresh  # only the lessons' tests need notebooks
+
+    return run_fresh(request.module.HERE)

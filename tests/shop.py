@@ -134,6 +134,23 @@ def sends_in_a_step(ctx: dk.Context, customer: dict) -> dict:
     return ctx.step("draft and send", silent.send, customer["email"], "Hi", "hidden in a step")
 
 
+class Deaf:
+    """A world that can be counted, and neither listened to nor looked into."""
+
+    def __init__(self, inner: Mailbox) -> None:
+        self.inner = inner
+        self.clock: Any = None
+
+    def fresh(self, folder: Any) -> None:
+        """Move."""
+        self.inner.clock = self.clock
+        self.inner.fresh(folder)
+
+    def effects(self) -> list:
+        """Count."""
+        return self.inner.effects()
+
+
 #: Workflows that must survive every crash point, and the world that each one changes.
 CORPUS = {welcome: deduping, ask: askable, shrug: silent, three_mails: deduping}
 

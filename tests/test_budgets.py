@@ -2,23 +2,19 @@
 
 import threading
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import ipywidgets
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from pages import Page, status
 
 import durakit as dk
-from durakit.lab import budgets as lab
-from durakit.lab.budgets import (
-    Bar,
-    BudgetExplorer,
-    BudgetModel,
-    Budgets,
-    SlowMail,
-    plot_icicle,
-)
+from durakit.lab.budgets import nested as lab
+from durakit.lab.budgets.explorer import BudgetExplorer, BudgetModel
+from durakit.lab.budgets.icicle import plot_icicle
+from durakit.lab.budgets.nested import Bar, Budgets, SlowMail
 from durakit.lab.plots import WIDGET_VIEW
 from durakit.mail import Mailbox
 
@@ -254,8 +250,8 @@ def test_what_is_wrong_is_told_by_word_and_shape_and_not_by_colour_alone(both):
     words = drawn(plot)
     assert "70 of 60 s  ✗ 10 s too long" in words
     assert "5 of 5 s  ✗ turn 1 limit fired: unknown" in words
-    assert " mail 1.3 lands late, at 35 s" in words
-    assert " mail 2.3 lands late, at 70 s" in words
+    assert "mail 1.3 lands late, at 35 s" in words
+    assert "mail 2.3 lands late, at 70 s" in words
     hatched = [bar for bar in plot.figure().axes[0].patches if bar.get_hatch()]
     assert [(bar.get_x(), bar.get_width()) for bar in hatched] == [(60, 10), (30, 5), (65, 5)]
 
@@ -266,6 +262,45 @@ def test_the_stars_stand_where_the_mails_landed(both):
     stars = [line for line in axes.lines if line.get_marker() == "*"]
     lands = [(bar.lands, bar in trace.late) for trace in both for bar in trace.calls]
     assert [(line.get_xdata()[0], line.get_markersize() > 10) for line in stars] == lands
+
+
+@pytest.mark.parametrize(
+    "budgets",
+    [
+        Budgets(),
+        Budgets(inherited=False),
+        Budgets(session=5, turn=60, call=40, service=15, inherited=False),
+        Budgets(session=20, turn=60, call=40, service=12),
+        Budgets(session=2, turn=5, call=1, service=40),
+    ],
+    ids=repr,
+)
+def test_no_line_bar_or_star_runs_through_words(budgets):
+    """Words stand in a column of their own, and every one is within the picture."""
+    figure = plot_icicle(budgets.run()).figure()
+    FigureCanvasAgg(figure).draw()
+    axes = figure.axes[0]
+    words = [text.get_window_extent() for text in axes.texts if text.get_text()]
+    drawn = [part.get_window_extent() for part in (*axes.patches, *axes.lines)]
+    assert len(words) > len(budgets.run().bars)
+    for at, box in enumerate(words):
+        # One pixel is the thickness of a line.
+        assert not [part for part in drawn if overlap(box, part) > 1]
+        assert not [other for other in words[at + 1 :] if overlap(box, other) > 1]
+        assert box.x1 <= figure.bbox.x1
+
+
+def overlap(one, other):
+    """Pixels by which two boxes share both their widths and their heights; 0 where they do not."""
+    wide = min(one.x1, other.x1) - max(one.x0, other.x0)
+    high = min(one.y1, other.y1) - max(one.y0, other.y0)
+    return max(0.0, min(wide, high)) if wide > 0 and high > 0 else 0.0
+
+
+def test_many_late_mails_are_counted_and_the_first_is_dated():
+    """There is room for one line."""
+    words = drawn(plot_icicle(Budgets(5, 60, 40, 15, inherited=False).run()))
+    assert "3 mails land late, from 20 s on" in words
 
 
 def test_the_words_beside_the_picture_tell_all_of_it(both):
@@ -300,34 +335,12 @@ def test_what_a_bar_used_beyond_what_it_had_is_never_negative():
 # -- the widget ------------------------------------------------------------------------------------
 
 
-class Words(HTMLParser):
-    """The words of a page, and its tags."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.words, self.tags = "", set()
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        """Note one."""
-        self.tags.add(tag)
-
-    def handle_data(self, data):
-        """Collect."""
-        self.words += data
-
-
 @pytest.fixture
 def explorer():
     """A fresh view; what a control swallowed is raised at its end."""
     view = BudgetExplorer()
     yield view
     view.raise_trouble()
-
-
-def status(view):
-    """The words of the status line."""
-    return Words(view.status.value).words
 
 
 def test_each_slider_runs_the_scenario_anew(explorer):
@@ -394,8 +407,8 @@ def test_what_a_notebook_keeps_is_the_same_text_and_html_everywhere(explorer):
     assert bundle["text/plain"] == BudgetModel().text()
     assert bundle["text/html"] == BudgetModel().html()
     assert WIDGET_VIEW in bundle
-    page = Words(bundle["text/html"])
-    assert {"table", "caption", "th"} <= page.tags
+    page = Page(bundle["text/html"])
+    assert {"table", "caption", "th"} <= set(page.tags)
     assert "mail 1.3" in page.words
 
 

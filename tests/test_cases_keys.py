@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 import durakit as dk
-from durakit.lab.keys import again, generation
+from durakit.lab.keys.strategies import again, generation
 from durakit.mail import Fault, Letter, Mailbox, Request
 from durakit.mail.profiles import PROFILES
 from durakit.sweep import can_fork

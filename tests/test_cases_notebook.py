@@ -19,10 +19,10 @@ import pytest
 from lesson_checks import ROOT, cell_of, read, texts, tool
 from nbformat.v4 import new_code_cell, new_notebook
 
+from durakit.lab.crash.plots import plot_states, plot_sweep, plot_timeline
+from durakit.lab.crash.scenarios import Scenario
+from durakit.lab.crash.widgets import Inbox
 from durakit.lab.html import Lines
-from durakit.lab.plots import plot_states, plot_sweep, plot_timeline
-from durakit.lab.scenarios import Scenario
-from durakit.lab.widgets import Inbox
 from durakit.mail import Mailbox
 
 LESSONS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -136,7 +136,7 @@ def test_an_error_behind_a_button_makes_a_headless_run_fail(tmp_path):
     """Nobody asks and nobody looks, and the check of our notebooks is red all the same (L127)."""
     notebook = notebook_of(
         """
-        from durakit.lab.widgets import Inbox
+        from durakit.lab.crash.widgets import Inbox
         from durakit.mail import Mailbox
         mailbox = Mailbox()
         inbox = Inbox(mailbox)

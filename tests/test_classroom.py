@@ -9,15 +9,19 @@ import re
 import stat
 import sys
 import types
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lesson_checks import LESSONS, ROOT, Lesson, cell_of, read, run_cell
+from pages import Page
 
-from durakit.lab import classroom, exercises
-from durakit.lab.classroom import ClassReport, Plan, Question, Task
+from durakit.lab import exercises
+from durakit.lab.classroom import folder as classroom
+from durakit.lab.classroom import guesses, progress
+from durakit.lab.classroom.plans import Plan, Question, Task, read_plans
+from durakit.lab.classroom.progress import UnreadableProgress, own_progress, read_saved
+from durakit.lab.classroom.report import ClassReport
 from durakit.lab.exercises import Exercise, Progress, Saved
 from durakit.lab.lessons import LessonError, LessonsNotFound, list_lessons
 
@@ -80,7 +84,7 @@ def exercises_of(number: str) -> list[Exercise]:
     return sorted(found, key=lambda each: [int(part) for part in each.number.split(".")])
 
 
-@pytest.mark.parametrize("plan", classroom.read_plans(ROOT / "notebooks"), ids=lambda p: p.number)
+@pytest.mark.parametrize("plan", read_plans(ROOT / "notebooks"), ids=lambda p: p.number)
 def test_the_plan_of_a_lesson_is_what_its_module_says(plan: Plan, monkeypatch) -> None:
     """Numbers and titles of the exercises, and the totals that the lesson's last cell tells."""
     monkeypatch.setattr(exercises, "_shared", [])
@@ -95,7 +99,7 @@ def test_the_plan_of_a_lesson_is_what_its_module_says(plan: Plan, monkeypatch) -
 
 def test_each_fact_is_what_the_lesson_shows_and_explains() -> None:
     """What a report calls the outcome is the fact that the lesson's own tests hold."""
-    plans = {plan.number: plan for plan in classroom.read_plans(ROOT / "notebooks")}
+    plans = {plan.number: plan for plan in read_plans(ROOT / "notebooks")}
     assert {number: tuple(q.fact for q in plan.questions) for number, plan in plans.items()} == {
         number: lesson.facts for number, lesson in LESSONS.items()
     }
@@ -107,8 +111,8 @@ def test_a_notebook_without_outputs_has_no_facts_and_the_same_totals(tmp_path: P
     for cell in notebook.cells:
         cell.pop("outputs", None)
     (tmp_path / FIRST.name).write_text(json.dumps(notebook), encoding="utf-8")
-    (plan,) = classroom.read_plans(tmp_path)
-    whole = classroom.read_plans(ROOT / "notebooks")[0]
+    (plan,) = read_plans(tmp_path)
+    whole = read_plans(ROOT / "notebooks")[0]
     assert [question.fact for question in plan.questions] == [None] * len(whole.questions)
     assert (plan.title, [(task.number, task.title) for task in plan.tasks]) == (
         whole.title,
@@ -121,7 +125,7 @@ def test_what_is_no_notebook_is_named(content: str, tmp_path: Path) -> None:
     """One line says which file it is."""
     (tmp_path / "01_twice.ipynb").write_text(content)
     with pytest.raises(LessonError, match=r"01_twice.ipynb is no notebook"):
-        classroom.read_plans(tmp_path)
+        read_plans(tmp_path)
 
 
 # -- one learner -----------------------------------------------------------------------------------
@@ -138,7 +142,7 @@ def copy(tmp_path: Path) -> Path:
 
 def test_a_learner_without_a_file_has_done_nothing_yet(copy: Path) -> None:
     """No file is an answer, and none is made."""
-    own = classroom.own_progress(copy)
+    own = own_progress(copy)
     assert (own.there, own.path) == (False, copy / "progress.json")
     assert {(row.passed, row.tries, row.predicted) for row in own.lessons} == {(0, 0, 0)}
     assert "Nothing is noted yet" in own.text()
@@ -154,7 +158,7 @@ def test_what_a_lesson_has_kept_is_what_progress_tells(copy: Path) -> None:
     exercises.predict("01.1", 2, progress)
     exercises.predict("01.1", 3, progress)
     before = progress.path.read_bytes()
-    own = classroom.own_progress(copy / "deeper")
+    own = own_progress(copy / "deeper")
     assert vars(own.lessons[0]) == {
         "lesson": "01",
         "title": "Twice in the inbox",
@@ -198,6 +202,7 @@ DAMAGED = {
     "empty": (b"", "is damaged: no whole JSON at line 1 column 0"),
     "no text": (b"\xff\xfe\x00", "is damaged"),
     "foreign": (b'{"name": "x"}', "is JSON, and no progress file of this course"),
+    "nothing": (b"{}", "is JSON, and no progress file of this course"),
     "a list": (b"[]", "is JSON, and no progress file of this course"),
     "another version": (b'{"version": 2}', "is of another version of durakit"),
     "negative": (
@@ -216,8 +221,8 @@ def test_a_damaged_file_of_ones_own_is_named_and_left_as_it_is(name: str, copy: 
     content, why = DAMAGED[name]
     path = copy / "progress.json"
     path.write_bytes(content)
-    with pytest.raises(classroom.UnreadableProgress) as refused:
-        classroom.own_progress(copy)
+    with pytest.raises(UnreadableProgress) as refused:
+        own_progress(copy)
     assert str(refused.value).startswith(f"{path}: {why}")
     assert str(refused.value).endswith("the file stays as it is")
     assert path.read_bytes() == content
@@ -228,17 +233,17 @@ def test_a_folder_a_pipe_and_a_link_to_nothing_are_no_progress_file(copy: Path) 
     """None of them keeps the command waiting."""
     path = copy / "progress.json"
     path.mkdir()
-    with pytest.raises(classroom.UnreadableProgress):
-        classroom.own_progress(copy)
+    with pytest.raises(UnreadableProgress):
+        own_progress(copy)
     path.rmdir()
     path.symlink_to("nowhere")
-    with pytest.raises(classroom.UnreadableProgress, match="cannot be read"):
-        classroom.own_progress(copy)
+    with pytest.raises(UnreadableProgress, match="cannot be read"):
+        own_progress(copy)
     path.unlink()
     if hasattr(os, "mkfifo"):
         os.mkfifo(path)
-        with pytest.raises(classroom.UnreadableProgress, match="is no plain file"):
-            classroom.own_progress(copy)
+        with pytest.raises(UnreadableProgress, match="is no plain file"):
+            own_progress(copy)
 
 
 def test_without_lessons_anywhere_it_says_where_to_go(
@@ -249,9 +254,9 @@ def test_without_lessons_anywhere_it_says_where_to_go(
     def nowhere(**_: object) -> Path:
         raise LessonsNotFound("no lessons here")
 
-    monkeypatch.setattr(classroom, "find_source", nowhere)
+    monkeypatch.setattr(progress, "find_source", nowhere)
     with pytest.raises(LessonsNotFound, match="no lessons here"):
-        classroom.own_progress(tmp_path)
+        own_progress(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +267,7 @@ def test_without_lessons_anywhere_it_says_where_to_go(
 def test_a_guess_that_json_cannot_hold_is_kept_as_words(guess: object, tmp_path: Path) -> None:
     """A number too long to be written, and half of a surrogate pair, end no lesson."""
     assert exercises.predict("01.1", guess, Progress(tmp_path)).mark == "● NOTED"
-    (kept,) = classroom.read_saved(tmp_path / "progress.json").predictions["01.1"]
+    (kept,) = read_saved(tmp_path / "progress.json").predictions["01.1"]
     assert isinstance(kept, str)
 
 
@@ -346,7 +351,7 @@ def test_a_thousand_different_answers_share_one_bar(folder: Path) -> None:
     for n in range(40):
         hand_in(folder, f"{n}", predictions={"01.2": [f"word {n}"]})
     chart = report(folder).histogram("01.2")
-    assert len(chart.bars) == classroom.MOST_BARS + 2
+    assert len(chart.bars) == guesses.MOST_BARS + 2
     assert chart.bars[-1] == ("(28 other answers)", 28)
     assert chart.guessed == 40
 
@@ -495,39 +500,13 @@ OUR_TAGS = (
 )
 
 
-class Page(HTMLParser):
-    """Collects the tags, attributes and text of a page."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.open: list[str] = []
-        self.unbalanced: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        """Note a tag."""
-        self.tags.append((tag, dict(attrs)))
-        if tag != "meta":
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        """Note a tag that closes itself."""
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        """Note one that closes another than the last."""
-        if not self.open or self.open.pop() != tag:
-            self.unbalanced.append(tag)
-
-
 def test_what_was_typed_is_shown_and_never_run(hostile: ClassReport) -> None:
     """The page holds no tag, attribute or address but ours, and the terminal no control."""
     page = Page(hostile.html())
-    names = {tag for tag, _ in page.tags}
-    assert names <= set(OUR_TAGS.split())
-    attributes = {name for _, attrs in page.tags for name in attrs}
-    assert not {name for name in attributes if name.startswith("on") or name in ("src", "href")}
+    assert set(page.tags) <= set(OUR_TAGS.split())
+    assert not {
+        name for name in page.attributes if name.startswith("on") or name in ("src", "href")
+    }
     assert (page.open, page.unbalanced) == ([], [])
     assert "&lt;img src=x onerror=alert(1)&gt;" in hostile.html()
     for text in (hostile.text(), hostile.csv(), hostile.html()):
@@ -554,16 +533,15 @@ def test_the_page_asks_nobody_for_anything(hostile: ClassReport) -> None:
 def test_the_page_can_be_heard_and_read_in_the_dark(hostile: ClassReport) -> None:
     """Pictures have words, tables have captions and heads, and the colours are the system's."""
     page = Page(hostile.html())
-    pictures = [attrs for tag, attrs in page.tags if tag == "svg"]
+    pictures = [attrs for tag, attrs in page.opened if tag == "svg"]
     assert len(pictures) == 3
     for attrs in pictures:
         assert attrs["role"] == "img"
         assert re.match(r"Bar chart of \d guesses about prediction", attrs["aria-label"])
         assert "It came out as" in attrs["aria-label"]
-    tables = [tag for tag, _ in page.tags if tag in ("table", "caption")]
-    assert tables.count("table") == tables.count("caption") == 6
-    assert all(attrs.get("scope") == "col" for tag, attrs in page.tags if tag == "th")
-    assert ("html", {"lang": "en"}) in page.tags
+    assert page.tags["table"] == page.tags["caption"] == 6
+    assert all(attrs.get("scope") == "col" for tag, attrs in page.opened if tag == "th")
+    assert ("html", {"lang": "en"}) in page.opened
     style = hostile.html().partition("<style>")[2].partition("</style>")[0]
     assert "color-scheme: light dark" in style
     assert set(re.findall(r"(?:fill|color|background): (\w+)", style)) == {"Canvas", "CanvasText"}

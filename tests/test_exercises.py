@@ -641,7 +641,7 @@ def test_no_two_known_wrong_answers_share_their_message() -> None:
         (lambda shop: "welcome", "This is a str."),
         (lambda shop: lambda ctx, customer: None, "This is a function."),
         (lambda shop: dk.tool(lambda call: None, name="t"), "You handed over the tool."),
-        (lambda shop: None, "This is a NoneType."),
+        (lambda shop: None, "This is None."),
     ],
 )
 def test_something_else_than_a_workflow_is_named(handed_over, message: str, shop: Mailbox) -> None:

@@ -1,15 +1,23 @@
 """The instructor guide is held to the notebooks: cells, outcomes, quotations and sums."""
 
+import getpass
+import os
 import re
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
 from lesson_checks import ROOT, cell_of, read, tagged, texts
 from test_classroom import GRADER, exercises_of
 
-from durakit.lab import classroom
+from durakit.lab import lesson01
+from durakit.lab.classroom import folder as classroom
+from durakit.lab.classroom.plans import read_plans
+from durakit.lab.exercises import Progress
 from durakit.lab.lessons import list_lessons, make_copy
+from durakit.lab.worlds import customers
 
 GUIDE_FILE = ROOT / "notebooks" / "INSTRUCTOR_GUIDE.md"
 GUIDE = GUIDE_FILE.read_text(encoding="utf-8")
@@ -20,7 +28,7 @@ ANSWERS = {
     number: [cell for cell in tagged(notebook, "exercise") if cell.cell_type == "code"]
     for number, notebook in NOTEBOOKS.items()
 }
-SECTIONS = [f"21.{n}" for n in range(1, 9)]
+SECTIONS = [f"21.{n}" for n in range(1, 10)]
 
 
 def part(heading: str) -> str:
@@ -129,6 +137,25 @@ def test_a_claim_is_taught_where_the_guide_says(row: list[str]) -> None:
     assert any(look_for in words_of(number, name) for name in names), look_for
 
 
+def test_the_guide_and_the_titles_speak_of_the_same_sections() -> None:
+    """What the guide calls the chapter is what the lessons together say they cover."""
+    titles = " ".join(tagged(notebook, "title")[0].source for notebook in NOTEBOOKS.values())
+    assert sorted(set(re.findall(r"21\.\d", titles))) == SECTIONS
+    assert f"({SECTIONS[0]} to {SECTIONS[-1]})" in GUIDE.partition("\n## ")[0]
+
+
+def test_the_person_who_decides_has_one_name_in_the_whole_book() -> None:
+    """Grace decides, in every lesson; she is nobody's customer."""
+    sources = {number: [cell.source for cell in NOTEBOOKS[number].cells] for number in NOTEBOOKS}
+    names = {name for cells in sources.values() for name in re.findall(r'by="(\w+)"', str(cells))}
+    assert names == {"Grace", "user"}, "a user stops a run; a person decides about an unknown"
+    for number, cells in sources.items():
+        told = [cell for cell in cells if "Grace" in cell]
+        assert bool(told) is any('by="Grace"' in cell for cell in cells), number
+        assert not told or 'by="Grace"' not in told[0], "she is introduced before she acts"
+    assert "Grace" not in {customer["name"] for customer in customers()}
+
+
 def test_every_lesson_teaches_some_claim() -> None:
     """A lesson without a claim would be beside the chapter."""
     assert {row[2] for row in table("## Where each claim")} == set(NOTEBOOKS)
@@ -152,7 +179,7 @@ def test_each_prediction_has_its_outcome_a_wrong_idea_and_a_question() -> None:
     rows = table("## Expected predictions")
     asked = {
         question.number: question.fact
-        for plan in classroom.read_plans(ROOT / "notebooks")
+        for plan in read_plans(ROOT / "notebooks")
         for question in plan.questions
     }
     assert {row[0]: row[1] for row in rows} == asked
@@ -168,6 +195,19 @@ def test_each_recall_cell_shows_the_outcome() -> None:
         lesson, _, n = number.partition(".")
         (shown,) = texts(cell_of(NOTEBOOKS[lesson], f"r{n}"))
         assert shown.endswith(f"it came out as {fact}.")
+
+
+def test_a_guess_can_be_collected_in_the_middle_of_a_lesson(tmp_path: Path) -> None:
+    """As the guide says: the file is whole after each cell, and the report only reads."""
+    assert "**In the middle of a lesson.**" in part("## Progress, score")
+    copy = tmp_path / "handed-in" / "ada"
+    copy.mkdir(parents=True)
+    frame = replace(lesson01.frame, progress=Progress(copy))
+    for number, guess in (("01.1", 1), ("01.2", "failed"), ("01.3", 4)):
+        frame.predict(number, guess)
+        before = (copy / "progress.json").read_bytes()
+        assert classroom.read_class(copy.parent).histogram(number).guessed == 1
+        assert (copy / "progress.json").read_bytes() == before
 
 
 # -- nbgrader, and the rest ------------------------------------------------------------------------
@@ -189,17 +229,39 @@ def test_the_graders_lines_are_those_of_the_lessons() -> None:
     assert f"```python\n{GRADER}\n```" in part("## With nbgrader")
 
 
-@pytest.mark.parametrize("place", ["JupyterHub", "Binder", "VS Code"])
+@pytest.mark.parametrize("place", ["Binder", "VS Code"])
 def test_what_was_not_tried_says_so(place: str) -> None:
     """A recipe from documentation alone is marked as one."""
     assert f"**{place} (not tried by us).**" in part("## Other places")
 
 
+@pytest.mark.skipif(not hasattr(os, "chown"), reason="a hub with local accounts is Unix only")
+def test_the_hubs_hook_copies_each_lesson_once_and_never_writes_over_one(tmp_path: Path) -> None:
+    """The recipe for JupyterHub is run as it stands; only its two folders are ours."""
+    (recipe,) = re.findall(r"```python\n(.*?)```", part("## Other places"), flags=re.DOTALL)
+    homes, lessons = tmp_path / "homes", ROOT / "notebooks"
+    recipe = recipe.replace("/home/", f"{homes.as_posix()}/").replace(
+        "/srv/durakit/notebooks", lessons.as_posix()
+    )
+    me = getpass.getuser()
+    (homes / me).mkdir(parents=True)
+    config = SimpleNamespace(Spawner=SimpleNamespace())
+    exec(recipe, {"c": config})  # noqa: S102 - our own guide
+    spawner = SimpleNamespace(user=SimpleNamespace(name=me))
+    config.Spawner.pre_spawn_hook(spawner)
+    copy = homes / me / "my-lessons"
+    names = sorted(path.name for path in lessons.glob("*.ipynb"))
+    assert sorted(path.name for path in copy.iterdir()) == names
+    (copy / names[0]).write_text("the learner's")
+    config.Spawner.pre_spawn_hook(spawner)
+    assert (copy / names[0]).read_text() == "the learner's"
+
+
 def test_every_command_in_the_guide_exists() -> None:
     """No teacher types a command that is not there."""
-    from durakit.cli import _parser
+    from durakit.cli.parser import make_parser
 
-    known = _parser()._subparsers._group_actions[0].choices
+    known = make_parser()._subparsers._group_actions[0].choices
     named = re.findall(r"`?uv run (?:--no-sync )?durakit ([\w-]+)", GUIDE)
     assert {"lab", "reset", "progress", "class-report"} <= set(named)
     assert [name for name in named if name not in known] == []

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import durakit as dk
-from durakit.lab import herd
-from durakit.lab.herd import NO_BACKOFF, Crowd, contend, rush
-from durakit.lab.jitter import attempts_that_fit, moments
+from durakit.lab.backoff import herd
+from durakit.lab.backoff.herd import NO_BACKOFF, Crowd, contend, rush
+from durakit.lab.backoff.jitter import attempts_that_fit, moments
 
 REFERENCE = Path(__file__).resolve().parent.parent / "data" / "reference" / "backoff-sim.csv"
 

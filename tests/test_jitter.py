@@ -18,20 +18,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import durakit as dk
-from durakit.lab import jitter
-from durakit.lab.jitter import (
-    Waits,
+from durakit.lab.backoff import jitter
+from durakit.lab.backoff.draws import Waits, draw_waits, sample_waits
+from durakit.lab.backoff.jitter import (
     attempts_that_fit,
-    deadline_policies,
-    draw_waits,
     exceeds,
     exceeds_one,
     expected_attempts,
     moments,
-    sample_waits,
     total_at_most,
     wait_until_success,
 )
+from durakit.lab.backoff.rules import deadline_policies
 from durakit.retry import Jitter, pause
 
 REFERENCE = Path(__file__).resolve().parent.parent / "data" / "reference"

@@ -6,7 +6,7 @@ import lesson_checks as checks
 import nbformat
 import pytest
 from lesson_checks import ROOT, cell_of, tool
-from nbformat import NotebookNode
+from lesson_play import Names, Seen, hold, ledger, seen_after_each_cell
 from nbformat.v4 import new_code_cell, new_notebook
 
 import durakit as dk
@@ -18,12 +18,6 @@ SOLUTION = HERE.solution_path
 read = HERE.read
 
 
-@pytest.fixture(scope="module")
-def fresh() -> NotebookNode:
-    """The lesson, run from top to bottom in a fresh kernel, within the time a lesson may take."""
-    return checks.run_fresh(HERE)
-
-
 # -- its parts -------------------------------------------------------------------------------------
 
 
@@ -31,30 +25,26 @@ def fresh() -> NotebookNode:
 
 
 @pytest.fixture(scope="module")
-def played() -> dict[str, dict[str, object]]:
+def played() -> Seen:
     """The lesson's cells as a plain script; after each one, the ledger's word and the run's."""
-    seen: dict[str, dict[str, object]] = {}
 
-    def look(name: str, names: dict[str, object]) -> None:
+    def look(name: str, names: Names) -> dict[str, object] | None:
         if "mailbox" not in names:
-            return
+            return None
         mailbox, run = names["mailbox"], names.get("run")
-        seen[name] = {
+        return ledger(mailbox) | {
             "mails": len(mailbox.inbox(to="ada@example.org")),
-            "requests": [request["outcome"] for request in mailbox.requests()],
-            "keys": [effect["key"] for effect in mailbox.effects()],
             "status": run.status if run else None,
             "outcome": run.operations().loc[0, "outcome"] if run else None,
             "rows": list(names.get("rows", ())),
             "records": len(names.get("records", ())),
         }
 
-    checks.play(HERE, look)
-    return seen
+    return seen_after_each_cell(HERE, look)
 
 
 @pytest.mark.parametrize(
-    ("text", "says", "cell", "ledger"),
+    ("text", "says", "cell", "facts"),
     [
         ("title", "one rerun, two mails", "rerun", {"mails": 2}),
         ("e1", "The first mail to Ada was out", "loop", {"mails": 1}),
@@ -76,10 +66,9 @@ def played() -> dict[str, dict[str, object]]:
         ),
     ],
 )
-def test_a_number_in_the_text_is_the_ledgers(text, says, cell, ledger, played) -> None:
+def test_a_number_in_the_text_is_the_ledgers(text, says, cell, facts, played) -> None:
     """What the lesson claims in words is what the mail service's own record says at that place."""
-    assert says in cell_of(read(), text).source
-    assert {name: played[cell][name] for name in ledger} == ledger
+    hold(HERE, played, text, says, cell, facts)
 
 
 def test_the_four_worlds_differ_in_the_ledger_alone(played) -> None:
@@ -101,7 +90,7 @@ def test_the_four_worlds_differ_in_the_ledger_alone(played) -> None:
 @pytest.mark.parametrize("point", ["intent_saved", "request_sent"])
 def test_in_the_first_two_worlds_the_other_word_sends_one_mail(point: str, tmp_path: Path) -> None:
     """What section 4 says without showing: "not_executed" lets the runtime send it, once."""
-    assert 'you would have said `"not_executed"`' in cell_of(read(), "e4").source
+    assert 'she would have said `"not_executed"`' in cell_of(read(), "e4").source
     mailbox, runtime = lesson01.new_world(tmp_path / point)
 
     @dk.tool

@@ -12,11 +12,13 @@ import lesson_checks as checks
 import nbformat
 import pytest
 from lesson_checks import cell_of, read, texts, tool
+from lesson_play import Names, Seen, ask, run_twice, seen_after_each_cell
 from nbformat import NotebookNode
 
 import durakit as dk
-from durakit.lab import lesson02, scenarios
-from durakit.lab.exercises import Exercise, Note, Progress, State
+from durakit.lab import lesson02
+from durakit.lab.crash import scenarios
+from durakit.lab.exercises import State
 from durakit.lab.plots import WIDGET_VIEW
 from durakit.mail import Mailbox
 from durakit.sweep import can_fork
@@ -27,12 +29,6 @@ ADA = "ada@example.org"
 needs_fork = pytest.mark.skipif(not can_fork(), reason="this platform cannot fork")
 
 
-@pytest.fixture(scope="module")
-def fresh() -> NotebookNode:
-    """The lesson, run from top to bottom in a fresh kernel."""
-    return checks.run_fresh(HERE)
-
-
 # -- its parts -------------------------------------------------------------------------------------
 
 
@@ -40,20 +36,19 @@ def fresh() -> NotebookNode:
 
 
 @pytest.fixture(scope="module")
-def played() -> dict[str, dict[str, object]]:
+def played() -> Seen:
     """After each cell: the reports, the ledger's word, the run's status, the widget."""
-    seen: dict[str, dict[str, object]] = {}
 
-    def look(name: str, names: dict[str, object]) -> None:
+    def look(_name: str, names: Names) -> dict[str, object]:
         kept = ("report", "without_key", "with_key", "seed", "stops", "scrubber")
-        seen[name] = {word: names[word] for word in kept if word in names}
+        told = {word: names[word] for word in kept if word in names}
         if "mailbox" in names:
-            seen[name]["Ada"] = len(names["mailbox"].inbox(to=ADA))
+            told["Ada"] = len(names["mailbox"].inbox(to=ADA))
         if "run" in names:
-            seen[name]["status"] = names["run"].status
+            told["status"] = names["run"].status
+        return told
 
-    checks.play(HERE, look)
-    return seen
+    return seen_after_each_cell(HERE, look)
 
 
 def says(cell: str, *words: str) -> None:
@@ -152,10 +147,7 @@ def test_the_real_kill_leaves_the_rows_of_the_simulation(fresh: NotebookNode) ->
 
 def test_running_the_whole_lesson_twice_in_one_kernel_shows_the_same() -> None:
     """No cell depends on what an earlier run of the notebook has left."""
-    names, first = checks.play(HERE)
-    rows = str(names["stops"].rows)
-    names, second = checks.play(HERE, names=names)
-    assert (second, str(names["stops"].rows)) == (first, rows)
+    run_twice(HERE, "stops")
 
 
 # -- where no process can be made ------------------------------------------------------------------
@@ -217,13 +209,6 @@ def notes_of(folder: Path) -> list[str]:
 # -- its exercise ----------------------------------------------------------------------------------
 
 shop = Mailbox(clock=dk.ManualClock())
-
-
-def ask(tmp_path: Path, *answer: object) -> Note:
-    """Check an answer with a progress of its own."""
-    task = lesson02.crash_proof
-    exercise = Exercise(task.number, task.title, task.checker, task.hints, Progress(tmp_path))
-    return exercise.check(*answer)
 
 
 @dk.tool(effect="idempotent", window=86_400)
@@ -365,7 +350,7 @@ def dots(ctx, listed):
 
 def test_the_worked_answer_passes(tmp_path: Path) -> None:
     """Every crash, and a second start with a shorter list."""
-    note = ask(tmp_path, worked, shop)
+    note = ask(lesson02.crash_proof, tmp_path, worked, shop)
     assert note.mark == State.PASS.value
     assert note.lines[0] == "24 crashes, 24 times one mail for each reader. The ledger says so."
 
@@ -386,7 +371,7 @@ WRONG = [
     (remembers_in_memory, "remembers something outside of its journal"),
     (send_letter, "You handed over the tool"),
     (hello, "by its name and without brackets"),
-    (None, "This is a NoneType"),
+    (None, "This is None"),
 ]
 
 
@@ -394,7 +379,7 @@ WRONG = [
 def test_a_known_wrong_answer_is_told_what_is_wrong_with_it(answer, words, tmp_path) -> None:
     """Each has a message of its own, and the first hint."""
     _sent.clear()
-    note = ask(tmp_path, answer, shop)
+    note = ask(lesson02.crash_proof, tmp_path, answer, shop)
     assert note.mark == State.TRY_AGAIN.value
     assert words in note.text()
     assert f"Hint 1 of 4: {lesson02.HINTS[0]}" in note.lines
@@ -405,13 +390,13 @@ def test_no_two_wrong_answers_are_told_the_same(tmp_path: Path) -> None:
     told = set()
     for answer, _ in WRONG:
         _sent.clear()
-        told.add(ask(tmp_path, answer, shop).lines[:-1])
+        told.add(ask(lesson02.crash_proof, tmp_path, answer, shop).lines[:-1])
     assert len(told) == len(WRONG)
 
 
 def test_what_is_named_as_a_counterexample_is_one(tmp_path: Path) -> None:
     """The seed in the message, replayed by hand, sends a letter twice."""
-    note = ask(tmp_path / "progress", still_a_step, shop)
+    note = ask(lesson02.crash_proof, tmp_path / "progress", still_a_step, shop)
     seed = note.lines[0].rpartition(" ")[2]
     report = dk.sweep(still_a_step, lesson02.customers(), world=shop, only=seed)
     assert [row.verdict for row in report.schedules] == ["duplicate"]
@@ -433,10 +418,13 @@ def test_what_is_named_as_a_counterexample_is_one(tmp_path: Path) -> None:
 
 def test_three_dots_are_a_task_and_no_mistake(tmp_path: Path) -> None:
     """The stub asks; a mailbox that is none, or a report, is told."""
-    assert ask(tmp_path, dots, shop).mark == State.TODO.value
-    assert "the mailbox that your tool sends to" in ask(tmp_path, worked, worked).text()
+    assert ask(lesson02.crash_proof, tmp_path, dots, shop).mark == State.TODO.value
+    assert (
+        "the mailbox that your tool sends to"
+        in ask(lesson02.crash_proof, tmp_path, worked, worked).text()
+    )
     report = dk.sweep(worked, lesson02.customers(1), world=shop)
-    assert "You handed over a report" in ask(tmp_path, report, shop).text()
+    assert "You handed over a report" in ask(lesson02.crash_proof, tmp_path, report, shop).text()
 
 
 def test_the_learners_mailbox_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -444,13 +432,13 @@ def test_the_learners_mailbox_comes_back_as_it_was(tmp_path: Path) -> None:
     shop.send(ADA, "Mine", "before the check")
     before = shop.effects(), shop.clock, shop.profile, shop.folder
     for answer in (worked, one_key, still_a_step):
-        ask(tmp_path, answer, shop)
+        ask(lesson02.crash_proof, tmp_path, answer, shop)
         assert (shop.effects(), shop.clock, shop.profile, shop.folder) == before
 
 
 def test_the_hints_go_up_to_nearly_the_answer(tmp_path: Path) -> None:
     """Four tries, four hints, and then the last one again."""
-    told = [ask(tmp_path, still_a_step, shop).lines[-1] for _ in range(5)]
+    told = [ask(lesson02.crash_proof, tmp_path, still_a_step, shop).lines[-1] for _ in range(5)]
     assert [line[:6] for line in told] == ["Hint 1", "Hint 2", "Hint 3", "Hint 4", "Hint 4"]
 
 

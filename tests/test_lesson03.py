@@ -6,40 +6,31 @@ from pathlib import Path
 import lesson_checks as checks
 import pytest
 from lesson_checks import cell_of, tagged
-from nbformat import NotebookNode
+from lesson_play import Names, Seen, ask, hold, ledger, run_twice, seen_after_each_cell
 
 import durakit as dk
 from durakit.lab import lesson03
 from durakit.lab.agent import SAVE_PLACES
-from durakit.lab.exercises import Exercise, Note, Progress, State
+from durakit.lab.exercises import State
 
 HERE = checks.LESSONS["03"]
 ADA, BELA = "ada@example.org", "bela@example.org"
-
-
-@pytest.fixture(scope="module")
-def fresh() -> NotebookNode:
-    """The lesson, run from top to bottom in a fresh kernel."""
-    return checks.run_fresh(HERE)
 
 
 # -- its numbers -----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def played() -> dict[str, dict[str, object]]:
+def played() -> Seen:
     """After each cell: the ledger's word, the model's bill, the run's status."""
-    seen: dict[str, dict[str, object]] = {}
 
-    def look(name: str, names: dict[str, object]) -> None:
+    def look(_name: str, names: Names) -> dict[str, object] | None:
         if "mailbox" not in names:
-            return
+            return None
         mailbox, rt, run = names["mailbox"], names["rt"], names.get("run")
-        seen[name] = {
+        return ledger(mailbox) | {
             "Ada": len(mailbox.inbox(to=ADA)),
             "Bela": len(mailbox.inbox(to=BELA)),
-            "requests": [request["outcome"] for request in mailbox.requests()],
-            "keys": [effect["key"] for effect in mailbox.effects()],
             "bill": len(names["desk"].model.bill),
             "cents": sum(row["cents"] for row in names["desk"].model.bill),
             "runs": len(rt.runs()),
@@ -48,14 +39,13 @@ def played() -> dict[str, dict[str, object]]:
             "rows": list(names.get("rows", ())),
         }
 
-    checks.play(HERE, look)
-    return seen
+    return seen_after_each_cell(HERE, look)
 
 
 @pytest.mark.parametrize(
-    ("text", "says", "cell", "ledger"),
+    ("text", "says", "cell", "facts"),
     [
-        ("q1", "Five decisions, four tools, one end: ten checkpoints", "agent", {"bill": 5}),
+        ("q1", "Five decisions, four tool calls, one end: ten checkpoints", "agent", {"bill": 5}),
         ("e2", "The state goes back; the inbox does not rewind", "travel2", {"Ada": 1}),
         ("e3", "nothing went out", "fork3", {"Ada": 1, "requests": ["delivered"]}),
         ("e3", "The model was asked again", "fork3", {"bill": 7}),
@@ -75,10 +65,9 @@ def played() -> dict[str, dict[str, object]]:
         ("e6b", "pruned with all its checkpoints", "levels6", {"runs": 0, "items": ["42"]}),
     ],
 )
-def test_a_number_in_the_text_is_the_ledgers(text, says, cell, ledger, played) -> None:
+def test_a_number_in_the_text_is_the_ledgers(text, says, cell, facts, played) -> None:
     """What the lesson claims in words is what the world's own record says at that place."""
-    assert says in cell_of(HERE.read(), text).source
-    assert {name: played[cell][name] for name in ledger} == ledger
+    hold(HERE, played, text, says, cell, facts)
 
 
 def test_the_table_of_save_places_goes_from_little_to_much(played) -> None:
@@ -94,21 +83,10 @@ def test_the_table_of_save_places_goes_from_little_to_much(played) -> None:
 
 def test_running_the_whole_lesson_twice_in_one_kernel_shows_the_same() -> None:
     """No cell depends on what an earlier run of the notebook has left."""
-    names, first = checks.play(HERE)
-    rows = str(names["rows"])
-    names, second = checks.play(HERE, names=names)
-    assert (second, str(names["rows"])) == (first, rows)
+    run_twice(HERE, "rows")
 
 
 # -- its exercise ----------------------------------------------------------------------------------
-
-
-def ask(tmp_path: Path, rule: object) -> Note:
-    """Check an answer with a progress of its own."""
-    task = lesson03.save_place
-    return Exercise(task.number, task.title, task.checker, task.hints, Progress(tmp_path)).check(
-        rule
-    )
 
 
 def by_round(before, after):
@@ -123,7 +101,7 @@ def by_round(before, after):
 )
 def test_a_right_rule_passes(rule, tmp_path: Path) -> None:
     """Any rule that fulfils both wishes, however it is written."""
-    note = ask(tmp_path, rule)
+    note = ask(lesson03.save_place, tmp_path, rule)
     assert note.mark == State.PASS
     assert "the key's" in note.text()
 
@@ -177,7 +155,7 @@ WRONG = {
 def test_a_known_wrong_rule_is_told_what_is_wrong_with_it(name: str, tmp_path: Path) -> None:
     """Each gets its own message and the first hint, and no assertion of ours."""
     answer, message = WRONG[name]
-    note = ask(tmp_path, answer)
+    note = ask(lesson03.save_place, tmp_path, answer)
     assert note.mark == State.TRY_AGAIN
     assert message in note.text()
     assert note.lines[-1].startswith("Hint 1 of 4")
@@ -188,7 +166,7 @@ def test_a_known_wrong_rule_is_told_what_is_wrong_with_it(name: str, tmp_path: P
 
 def test_three_dots_are_no_answer(tmp_path: Path) -> None:
     """The stub asks for a condition."""
-    assert ask(tmp_path, lambda before, after: ...).mark == State.TODO
+    assert ask(lesson03.save_place, tmp_path, lambda before, after: ...).mark == State.TODO
 
 
 def test_the_lesson_covers_both_sections() -> None:

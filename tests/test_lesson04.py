@@ -7,55 +7,42 @@ import lesson_checks as checks
 import pytest
 import requests
 from lesson_checks import cell_of, read, tagged, texts
-from nbformat import NotebookNode
+from lesson_play import Names, Seen, ask, hold, is_a_slip, ledger, seen_after_each_cell
 
 import durakit as dk
 from durakit.failures import FailureKind, classify
 from durakit.lab import lesson04
-from durakit.lab.exercises import Exercise, Note, Progress, State
-from durakit.lab.faultcards import cards, retries_by_type
+from durakit.lab.exercises import State
+from durakit.lab.faultcards.cards import cards
+from durakit.lab.faultcards.policies import retries_by_type
 from durakit.lab.lesson04 import samples
 
 HERE = checks.LESSONS["04"]
 ADA = "ada@example.org"
 
 
-@pytest.fixture(scope="module")
-def fresh() -> NotebookNode:
-    """The lesson, run from top to bottom in a fresh kernel."""
-    return checks.run_fresh(HERE)
-
-
 # -- its numbers -----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def played() -> dict[str, dict[str, object]]:
+def played() -> Seen:
     """After each cell: the ledger's word, and how the run stands."""
-    seen: dict[str, dict[str, object]] = {}
 
-    def look(name: str, names: dict[str, object]) -> None:
+    def look(name: str, names: Names) -> dict[str, object] | None:
         if "mailbox" not in names:
-            return
+            return None
         mailbox, run = names["mailbox"], names["run"]
-        seen[name] = {
-            "mails": len(mailbox.effects()),
-            "requests": [request["outcome"] for request in mailbox.requests()],
+        return ledger(mailbox) | {
             # A later cell's mailbox may stand beside an earlier cell's run.
             "status": run.status if name not in ("routes7", "routes7b") else None,
+            "matrix": names.get("matrix"),
         }
 
-    names, said = checks.play(HERE, look)
-    seen["end"]["said"] = said
-    seen["end"]["words"] = {
-        policy: [cell.word for cell in names["matrix"].cells if cell.policy == policy]
-        for policy in names["matrix"].policies
-    }
-    return seen
+    return seen_after_each_cell(HERE, look)
 
 
 @pytest.mark.parametrize(
-    ("text", "says", "cell", "ledger"),
+    ("text", "says", "cell", "facts"),
     [
         ("e4", "Once.", "run4", {"requests": ["delivered"], "status": "needs_decision"}),
         ("e4", "a person decides", "run4", {"mails": 1}),
@@ -66,15 +53,18 @@ def played() -> dict[str, dict[str, object]]:
         ("e8", "the run goes on", "resume8", {"status": "completed", "mails": 1}),
     ],
 )
-def test_a_number_in_the_text_is_the_ledgers(text, says, cell, ledger, played) -> None:
+def test_a_number_in_the_text_is_the_ledgers(text, says, cell, facts, played) -> None:
     """What the lesson claims in words is what the mail service's own record says there."""
-    assert says in cell_of(HERE.read(), text).source
-    assert {name: played[cell][name] for name in ledger} == ledger
+    hold(HERE, played, text, says, cell, facts)
 
 
 def test_the_picture_is_as_the_text_counts_it(played) -> None:
     """Two, three in vain, one lost; three lost, two given up; and no duplicate from durakit."""
-    text, words = cell_of(HERE.read(), "e6").source, played["end"]["words"]
+    text, matrix = cell_of(HERE.read(), "e6").source, played["end"]["matrix"]
+    words = {
+        policy: [cell.word for cell in matrix.cells if cell.policy == policy]
+        for policy in matrix.policies
+    }
     everything, nothing = words["retry everything"], words["retry nothing"]
     assert "sends two mails twice and asks three times in vain" in text
     assert everything.count("duplicate") == 2
@@ -132,13 +122,6 @@ def test_what_is_stored_names_no_port_and_no_folder() -> None:
 # -- the first exercise ----------------------------------------------------------------------------
 
 
-def check(task: Exercise, tmp_path: Path, *given: object) -> Note:
-    """Check an answer with a progress of its own."""
-    return Exercise(task.number, task.title, task.checker, task.hints, Progress(tmp_path)).check(
-        *given
-    )
-
-
 RIGHT = {one.id: one.next["idempotent"] for one in cards()}
 
 
@@ -163,17 +146,19 @@ WRONG_MOVES = {
     "a key against a rule": (RIGHT | {"not_allowed": "ask"}, "a key does not change the rule"),
     "a wrong address again": (RIGHT | {"bad_argument": "retry"}, "refused 5 times"),
     "a card forgotten": (without("timeout"), "Not every card has a move: 'timeout'"),
-    "a card too many": (RIGHT | {"teapot": "retry"}, "There is no card 'teapot'"),
-    "a move that is none": (RIGHT | {"refused": "wait"}, "'wait' is no move"),
-    "a number": (RIGHT | {"refused": 1}, "1 is no move"),
     "a list": (list(RIGHT.values()), "This is a list"),
-    "a set as a move": (RIGHT | {"refused": {"retry"}}, "{'retry'} is no move"),
 }
+SLIPS = [
+    ({"teapot": "retry"}, "There is no card 'teapot'"),
+    ({"refused": "repiar"}, "'repiar' is no move. There are: retry, repair, ask, hand over"),
+    ({"refused": 1}, "1 is no move"),
+    ({"refused": {"retry"}}, "{'retry'} is no move"),
+]
 
 
 def test_the_right_moves_pass_and_are_counted_in_the_ledger(tmp_path: Path) -> None:
     """Seven mails, and one card with a person."""
-    note = check(lesson04.sorting, tmp_path, RIGHT)
+    note = ask(lesson04.sorting, tmp_path, RIGHT)
     assert note.mark == State.PASS
     assert [row["mails an hour later"] for row in note.table.rows] == [1] * 7 + [0]
 
@@ -182,7 +167,7 @@ def test_the_right_moves_pass_and_are_counted_in_the_ledger(tmp_path: Path) -> N
 def test_known_wrong_moves_are_told_what_comes_of_them(name: str, tmp_path: Path) -> None:
     """Each gets its own message and the first hint."""
     moves, message = WRONG_MOVES[name]
-    note = check(lesson04.sorting, tmp_path, moves)
+    note = ask(lesson04.sorting, tmp_path, moves)
     assert note.mark == State.TRY_AGAIN
     assert message in " ".join(note.lines)
     assert note.lines[-1].startswith("Hint 1 of 4")
@@ -191,10 +176,16 @@ def test_known_wrong_moves_are_told_what_comes_of_them(name: str, tmp_path: Path
         assert not [other for other in others if other in " ".join(note.lines)]
 
 
+@pytest.mark.parametrize(("slip", "message"), SLIPS)
+def test_a_misspelt_card_or_move_takes_no_hint(slip, message: str, tmp_path: Path) -> None:
+    """It says nothing about the task, so the ladder stays where it is."""
+    is_a_slip(ask(lesson04.sorting, tmp_path, RIGHT | slip), message)
+
+
 def test_moves_that_are_not_made_yet_are_counted(tmp_path: Path) -> None:
     """Three dots are no answer."""
-    assert check(lesson04.sorting, tmp_path, all_of(...)).lines[0].startswith("0 of 8 cards")
-    note = check(lesson04.sorting, tmp_path, RIGHT | {"refused": ...})
+    assert ask(lesson04.sorting, tmp_path, all_of(...)).lines[0].startswith("0 of 8 cards")
+    note = ask(lesson04.sorting, tmp_path, RIGHT | {"refused": ...})
     assert (note.mark, note.lines[0]) == (State.TODO, "7 of 8 cards are sorted so far.")
 
 
@@ -295,7 +286,7 @@ WRONG_RULES = {
 @pytest.mark.parametrize("rule", [answer(), by_durakit], ids=["the worked answer", "durakit's own"])
 def test_a_right_rule_passes(rule, tmp_path: Path) -> None:
     """Thirty-two answers about sixteen real errors; and the kit's classifier is one of them."""
-    note = check(lesson04.may_retry, tmp_path, rule)
+    note = ask(lesson04.may_retry, tmp_path, rule)
     assert note.mark == State.PASS, note.text()
     assert "32 answers about 16 real errors" in note.text()
 
@@ -304,7 +295,7 @@ def test_a_right_rule_passes(rule, tmp_path: Path) -> None:
 def test_a_known_wrong_rule_is_told_what_is_wrong_with_it(name: str, tmp_path: Path) -> None:
     """Each kind of mistake gets its own message, and the first hint."""
     rule, message = WRONG_RULES[name]
-    note = check(lesson04.may_retry, tmp_path, rule)
+    note = ask(lesson04.may_retry, tmp_path, rule)
     assert note.mark == State.TRY_AGAIN
     said = " ".join(note.lines[:-1])
     assert message in said
@@ -315,7 +306,7 @@ def test_a_known_wrong_rule_is_told_what_is_wrong_with_it(name: str, tmp_path: P
 
 def test_a_wrong_rule_is_shown_where_it_is_wrong(tmp_path: Path) -> None:
     """The trap shows in one line: the 401 of requests, for the tool that reads."""
-    note = check(lesson04.may_retry, tmp_path, answer(falsy=True))
+    note = ask(lesson04.may_retry, tmp_path, answer(falsy=True))
     assert [tuple(row.values()) for row in note.table.rows] == [
         ("401 of requests", "only reads", "retry", "no")
     ]
@@ -326,7 +317,7 @@ def test_the_stub_is_a_question_and_its_trap_is_real(tmp_path: Path) -> None:
     source = cell_of(HERE.read(), "answer").source.rpartition("\n\n\n")[0]
     names: dict[str, object] = {}
     exec(source, names)  # noqa: S102 - our own cell
-    assert check(lesson04.may_retry, tmp_path, names["may_retry"]).mark == State.TODO
+    assert ask(lesson04.may_retry, tmp_path, names["may_retry"]).mark == State.TODO
     fills = (
         "status in (429, 503) or (status >= 500 and not effect)",
         "(ConnectionRefusedError, httpx.ConnectError)",
@@ -335,7 +326,7 @@ def test_the_stub_is_a_question_and_its_trap_is_real(tmp_path: Path) -> None:
     for fill in fills:
         source = source.replace("...", fill, 1)
     exec(source, names)  # noqa: S102 - as above
-    assert "bool(response)" in check(lesson04.may_retry, tmp_path, names["may_retry"]).text()
+    assert "bool(response)" in ask(lesson04.may_retry, tmp_path, names["may_retry"]).text()
 
 
 def test_the_samples_are_real_errors_of_six_libraries_or_more() -> None:

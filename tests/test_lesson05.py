@@ -11,20 +11,15 @@ from pathlib import Path
 import lesson_checks as checks
 import pytest
 from lesson_checks import cell_of, tagged, texts
+from lesson_play import Names, Seen, ask, run_twice, seen_after_each_cell
 from nbformat import NotebookNode
 
 import durakit as dk
 from durakit.lab import lesson05
-from durakit.lab.exercises import Exercise, Note, Progress, State
-from durakit.lab.jitter import exceeds, expected_attempts, moments
+from durakit.lab.backoff.jitter import exceeds, expected_attempts, moments
+from durakit.lab.exercises import State
 
 HERE = checks.LESSONS["05"]
-
-
-@pytest.fixture(scope="module")
-def fresh() -> NotebookNode:
-    """The lesson, run from top to bottom in a fresh kernel."""
-    return checks.run_fresh(HERE)
 
 
 def test_the_lesson_covers_its_section() -> None:
@@ -41,11 +36,10 @@ def test_the_lesson_covers_its_section() -> None:
 
 
 @pytest.fixture(scope="module")
-def played() -> dict[str, dict[str, object]]:
+def played() -> Seen:
     """After each cell: the names it leaves, the ledger, and every sleep of the virtual clock."""
-    seen: dict[str, dict[str, object]] = {}
 
-    def look(name: str, names: dict[str, object]) -> None:
+    def look(_name: str, names: Names) -> dict[str, object]:
         told = {key: names[key] for key in ("rows", "seconds", "together", "spread", "rules")
                 if key in names}  # fmt: skip
         if "mailbox" in names:
@@ -54,10 +48,9 @@ def played() -> dict[str, dict[str, object]]:
                      "sleeps": list(mailbox.clock.sleeps)}  # fmt: skip
         if "run" in names:
             told["waits"] = lesson05.drawn(names["run"])
-        seen[name] = told
+        return told
 
-    checks.play(HERE, look)
-    return seen
+    return seen_after_each_cell(HERE, look)
 
 
 def waited(sleeps: list[float]) -> list[float]:
@@ -157,10 +150,7 @@ def test_a_budget_lets_ten_retries_pass() -> None:
 
 def test_running_the_whole_lesson_twice_in_one_kernel_shows_the_same() -> None:
     """No cell depends on what an earlier run of the notebook has left."""
-    names, first = checks.play(HERE)
-    rows = str(names["rows"])
-    names, second = checks.play(HERE, names=names)
-    assert (second, str(names["rows"])) == (first, rows)
+    run_twice(HERE, "rows")
 
 
 # -- exercise 1: wait, or stop ---------------------------------------------------------------------
@@ -259,16 +249,10 @@ STOP_WRONG = {
 }
 
 
-def check(task: Exercise, tmp_path: Path, *given: object) -> Note:
-    """Check an answer with a progress of its own."""
-    own = Progress(tmp_path)
-    return Exercise(task.number, task.title, task.checker, task.hints, own).check(*given)
-
-
 @pytest.mark.parametrize("answer", [right_answer, variant()], ids=["ldexp", "power"])
 def test_a_right_wait_passes_at_every_boundary_and_by_the_exact_law(answer, tmp_path) -> None:
     """A table shows the share that stopped beside the fraction."""
-    note = check(lesson05.stop_rule, tmp_path, answer)
+    note = ask(lesson05.stop_rule, tmp_path, answer)
     assert note.mark == State.PASS
     assert [row["exact"] for row in note.table.rows] == ["3/4", "3/4", "1/4", "3/4"]
     assert note.table.rows[0]["stopped"] == "750 of 1000"
@@ -278,7 +262,7 @@ def test_a_right_wait_passes_at_every_boundary_and_by_the_exact_law(answer, tmp_
 def test_a_known_wrong_wait_is_told_what_is_wrong_with_it(name: str, tmp_path: Path) -> None:
     """Each gets its own message and the first hint."""
     answer, message = STOP_WRONG[name]
-    note = check(lesson05.stop_rule, tmp_path, answer)
+    note = ask(lesson05.stop_rule, tmp_path, answer)
     assert note.mark == State.TRY_AGAIN
     assert message in note.text()
     assert note.lines[-1].startswith("Hint 1 of 4")
@@ -298,8 +282,8 @@ def test_what_is_no_function_or_raises_is_told(tmp_path: Path) -> None:
 
     told = [(0.5, "This is a float"), (lambda draw: draw, "TypeError"), (careless, "KeyError")]
     for answer, message in told:
-        assert message in check(lesson05.stop_rule, tmp_path, answer).text()
-    assert check(lesson05.stop_rule, tmp_path, stub).mark == State.TODO
+        assert message in ask(lesson05.stop_rule, tmp_path, answer).text()
+    assert ask(lesson05.stop_rule, tmp_path, stub).mark == State.TODO
 
 
 def test_a_wait_that_is_right_at_the_boundaries_only_fails_by_the_law(tmp_path: Path) -> None:
@@ -310,7 +294,7 @@ def test_a_wait_that_is_right_at_the_boundaries_only_fails_by_the_law(tmp_path: 
             return 0.0
         return right_answer(initial, cap, attempt, draw, remaining, retry_after)
 
-    note = check(lesson05.stop_rule, tmp_path, sly)
+    note = ask(lesson05.stop_rule, tmp_path, sly)
     assert note.mark == State.TRY_AGAIN
     assert "749 of 1000 even draws stop. The law says 3/4." in note.text()
 
@@ -337,7 +321,7 @@ RIGHT_POLICIES = [
 @pytest.mark.parametrize("policy", RIGHT_POLICIES, ids=repr)
 def test_a_policy_that_keeps_all_three_numbers_passes(policy, tmp_path: Path) -> None:
     """By the exact law, and not only by the checker's word."""
-    assert check(lesson05.choose_policy, tmp_path, policy).mark == State.PASS
+    assert ask(lesson05.choose_policy, tmp_path, policy).mark == State.PASS
     waits = policy.attempts - 1
     assert exceeds(policy, waits, 10.0) <= Fraction(1, 20)
     assert expected_attempts(policy, 10.0) >= 6
@@ -345,7 +329,7 @@ def test_a_policy_that_keeps_all_three_numbers_passes(policy, tmp_path: Path) ->
 
 
 POLICY_WRONG = {
-    "a number": (7, "This is a int"),
+    "a number": (7, "This is an int"),
     "the default": (dk.Retry(), "too few chances"),
     "no jitter": (dk.Retry(0.5, 2.0, 7, jitter="none"), "they all come back together"),
     "decorrelated": (dk.Retry(0.5, 2.0, 7, jitter="decorrelated"), "nobody has a formula"),
@@ -359,7 +343,7 @@ POLICY_WRONG = {
 def test_a_known_wrong_policy_is_told_what_is_wrong_with_it(name: str, tmp_path: Path) -> None:
     """Each gets its own message and the first hint."""
     policy, message = POLICY_WRONG[name]
-    note = check(lesson05.choose_policy, tmp_path, policy)
+    note = ask(lesson05.choose_policy, tmp_path, policy)
     assert note.mark == State.TRY_AGAIN
     assert message in note.text()
     assert note.lines[-1].startswith("Hint 1 of 4")
@@ -371,15 +355,15 @@ def test_the_borders_of_the_policy_check_are_what_it_says(tmp_path: Path) -> Non
     """Exactly six seconds of patience are enough, a little less are not."""
     enough = dk.Retry(2.0, 2.0, 7)
     assert moments(enough, 6).mean == 6
-    shown = check(lesson05.choose_policy, tmp_path, enough).text()
+    shown = ask(lesson05.choose_policy, tmp_path, enough).text()
     assert re.search(r"mean of all waits +6\.00 s +at least 6 s +✓", shown)
-    less = check(lesson05.choose_policy, tmp_path, dk.Retry(1.99, 1.99, 7)).text()
+    less = ask(lesson05.choose_policy, tmp_path, dk.Retry(1.99, 1.99, 7)).text()
     assert re.search(r"mean of all waits +5\.97 s +at least 6 s +✗", less)
 
 
 def test_no_policy_yet_is_no_wrong_answer(tmp_path: Path) -> None:
     """The three dots ask."""
-    assert check(lesson05.choose_policy, tmp_path, ...).mark == State.TODO
+    assert ask(lesson05.choose_policy, tmp_path, ...).mark == State.TODO
 
 
 # -- the whole lesson ------------------------------------------------------------------------------

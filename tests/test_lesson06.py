@@ -5,19 +5,14 @@ from pathlib import Path
 import lesson_checks as checks
 import pytest
 from lesson_checks import cell_of, tagged, texts
+from lesson_play import Names, Seen, ask, hold, run_twice, seen_after_each_cell
 from nbformat import NotebookNode
 
 import durakit as dk
 from durakit.lab import lesson06
-from durakit.lab.exercises import Exercise, Note, Progress, State
+from durakit.lab.exercises import State
 
 HERE = checks.LESSONS["06"]
-
-
-@pytest.fixture(scope="module")
-def fresh() -> NotebookNode:
-    """The lesson, run from top to bottom in a fresh kernel."""
-    return checks.run_fresh(HERE)
 
 
 def test_the_lesson_covers_its_sections() -> None:
@@ -30,16 +25,16 @@ def test_the_lesson_covers_its_sections() -> None:
 
 
 @pytest.fixture(scope="module")
-def played() -> dict[str, dict[str, object]]:
+def played() -> Seen:
     """After each cell: the ledger's word, the run's status, what the journal says of its call."""
-    seen: dict[str, dict[str, object]] = {}
 
-    def look(name: str, names: dict[str, object]) -> None:
+    def look(name: str, names: Names) -> dict[str, object] | None:
         run = names.get("run")
         if run is None:
-            return
+            return None
         box = names["mailbox"] if name in ("left4", "goes_on4") else names["mail"].mailbox
-        seen[name] = {
+        kept = {word: names[word] for word in ("static", "inherited", "table") if word in names}
+        return kept | {
             "status": run.status,
             "outcomes": list(run.operations()["outcome"]),
             "mails": len(box.inbox()),
@@ -49,9 +44,7 @@ def played() -> dict[str, dict[str, object]]:
             "rows": list(names.get("rows", ())),
         }
 
-    names, _ = checks.play(HERE, look)
-    seen["end"] |= {name: names[name] for name in ("static", "inherited", "table")}
-    return seen
+    return seen_after_each_cell(HERE, look)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +64,7 @@ def played() -> dict[str, dict[str, object]]:
 )  # fmt: skip
 def test_a_number_in_the_text_is_the_ledgers(text, says, cell, facts, played) -> None:
     """What the lesson claims in words is what the world's own record says at that place."""
-    assert says in cell_of(HERE.read(), text).source
-    assert {name: played[cell][name] for name in facts} == facts
+    hold(HERE, played, text, says, cell, facts)
 
 
 def test_the_numbers_of_the_first_picture_are_those_of_the_text(played) -> None:
@@ -118,19 +110,10 @@ def test_one_layer_stalls_everybody_and_two_layers_cost_fourteen_seconds(played)
 
 def test_running_the_whole_lesson_twice_in_one_kernel_shows_the_same() -> None:
     """No cell depends on what an earlier run of the notebook has left."""
-    names, first = checks.play(HERE)
-    rows = str(names["rows"])
-    names, second = checks.play(HERE, names=names)
-    assert (second, str(names["rows"])) == (first, rows)
+    run_twice(HERE, "rows")
 
 
 # -- its first exercise ----------------------------------------------------------------------------
-
-
-def ask(tmp_path: Path, task: Exercise, *answer: object) -> Note:
-    """Check an answer with a progress of its own."""
-    own = Exercise(task.number, task.title, task.checker, task.hints, Progress(tmp_path))
-    return own.check(*answer)
 
 
 def child_limit(own, left):
@@ -152,7 +135,7 @@ def case_by_case(own, left):
 @pytest.mark.parametrize("rule", [child_limit, case_by_case])
 def test_a_right_rule_passes(rule, tmp_path: Path) -> None:
     """Whichever way it is written; the real runs are shown."""
-    note = ask(tmp_path, lesson06.child_limit, rule)
+    note = ask(lesson06.child_limit, tmp_path, rule)
     assert note.mark == State.PASS
     assert "4 real runs" in note.text()
     assert len(note.table.rows) == 4
@@ -210,7 +193,7 @@ WRONG_RULES = {
 def test_a_known_wrong_rule_is_told_what_is_wrong_with_it(name: str, tmp_path: Path) -> None:
     """Each gets its own message and the first hint, and no assertion of ours."""
     answer, message = WRONG_RULES[name]
-    note = ask(tmp_path, lesson06.child_limit, answer)
+    note = ask(lesson06.child_limit, tmp_path, answer)
     assert note.mark == State.TRY_AGAIN
     assert message in note.text()
     assert note.lines[-1].startswith("Hint 1 of 4")
@@ -220,7 +203,7 @@ def test_a_known_wrong_rule_is_told_what_is_wrong_with_it(name: str, tmp_path: P
 
 def test_three_dots_are_no_rule(tmp_path: Path) -> None:
     """The stub asks for one."""
-    assert ask(tmp_path, lesson06.child_limit, lambda own, left: ...).mark == State.TODO
+    assert ask(lesson06.child_limit, tmp_path, lambda own, left: ...).mark == State.TODO
 
 
 # -- its second exercise ---------------------------------------------------------------------------
@@ -292,7 +275,7 @@ WRONG_LETTERS = {
 
 def test_the_worked_newsletter_holds(world, tmp_path: Path) -> None:
     """Every wait inside its parents, one mail each, and nothing unknown."""
-    note = ask(tmp_path, lesson06.in_time, newsletter(world), world)
+    note = ask(lesson06.in_time, tmp_path, newsletter(world), world)
     assert note.mark == State.PASS, note.text()
     assert [row["last wait ended"] for row in note.table.rows] == ["12 s", "28 s", "12 s"]
 
@@ -303,7 +286,7 @@ def test_a_known_wrong_newsletter_is_told_what_is_wrong_with_it(
 ) -> None:
     """Judged by ledger and journal; each gets its own message and the first hint."""
     changed, message = WRONG_LETTERS[name]
-    note = ask(tmp_path, lesson06.in_time, newsletter(world, **changed), world)
+    note = ask(lesson06.in_time, tmp_path, newsletter(world, **changed), world)
     assert note.mark == State.TRY_AGAIN
     assert message in note.text()
     assert "Hint 1 of 5" in note.text()
@@ -322,7 +305,7 @@ def test_something_else_handed_over_is_told_in_words(world, tmp_path: Path) -> N
         ((nobody, world), "called with ctx and a list of people"),
         ((letters,), "Call it as check(newsletter, mail)"),
     ):
-        note = ask(tmp_path, lesson06.in_time, *given)
+        note = ask(lesson06.in_time, tmp_path, *given)
         assert (note.mark, message in note.text()) == (State.TRY_AGAIN, True), note.text()
 
 
@@ -330,7 +313,7 @@ def test_three_dots_in_the_tool_are_no_answer(world, tmp_path: Path) -> None:
     """The stub asks how long the tool may wait, and nothing is sent."""
     tool = dk.tool(lambda call, to: world.send(to, "news", "b", timeout=...), name="lesson 06 dots")
     letters = dk.workflow(lambda ctx, people: ctx.call(tool, "a@x.org", key="k"), name="dots 06")
-    assert ask(tmp_path, lesson06.in_time, letters, world).mark == State.TODO
+    assert ask(lesson06.in_time, tmp_path, letters, world).mark == State.TODO
     assert "timeout=...)" in cell_of(HERE.read(), "answer2").source
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import lesson_checks as checks
 import pytest
 from lesson_checks import cell_of, tagged
-from nbformat import NotebookNode
+from lesson_play import Names, Seen, ask, hold, ledger, run_twice, seen_after_each_cell
 
 import durakit as dk
 from durakit.lab import lesson08
-from durakit.lab.exercises import Exercise, Note, Progress, State
+from durakit.lab.exercises import Note, State
 from durakit.lab.lesson08 import BOSS, LineCount, draw_code
 from durakit.mail import Mailbox
 
@@ -21,28 +21,20 @@ HERE = checks.LESSONS["08"]
 ADA = "ada@example.org"
 
 
-@pytest.fixture(scope="module")
-def fresh() -> NotebookNode:
-    """The lesson, run from top to bottom in a fresh kernel."""
-    return checks.run_fresh(HERE)
-
-
 # -- its numbers -----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def played() -> dict[str, dict[str, object]]:
+def played() -> Seen:
     """After each cell: the ledger's word, the run's status, the counts as text."""
-    seen: dict[str, dict[str, object]] = {}
 
-    def look(name: str, names: dict[str, object]) -> None:
+    def look(name: str, names: Names) -> dict[str, object] | None:
         if "mailbox" not in names:
-            return
+            return None
         mailbox, run = names["mailbox"], names["run"]
-        seen[name] = {
+        return ledger(mailbox) | {
             "Ada": len(mailbox.inbox(to=ADA)),
             "boss": len(mailbox.inbox(to=BOSS)),
-            "requests": [request["outcome"] for request in mailbox.requests()],
             "bodies": [mail["body"] for mail in mailbox.inbox()],
             "status": run.status if name not in ("places2", "r2") else None,
             "count": names["count"].text(),
@@ -50,12 +42,11 @@ def played() -> dict[str, dict[str, object]]:
             "reason": run.reason if name == "new5" else "",
         }
 
-    checks.play(HERE, look)
-    return seen
+    return seen_after_each_cell(HERE, look)
 
 
 @pytest.mark.parametrize(
-    ("text", "says", "cell", "ledger"),
+    ("text", "says", "cell", "facts"),
     [
         ("title", "the mail goes out once", "lives1", {"Ada": 1}),
         ("e1", "The ledger counts one mail", "lives1", {"requests": ["delivered", "replayed"]}),
@@ -63,15 +54,13 @@ def played() -> dict[str, dict[str, object]]:
         ("s3", "nothing crashes at all", "wait3", {"status": "completed"}),
         ("e4", "the tool ran again", "lives4", {"requests": ["delivered", "replayed"]}),
         ("e5", "it runs nothing", "new5", {"status": "needs_decision", "Ada": 0}),
-        ("e5", "The way out", "again5", {"status": "completed", "Ada": 1}),
-        ("e5", "instead", "again5", {"bodies": ["Hello Ada (friendly)"]}),
+        ("e5", "The way out", "again5",
+         {"status": "completed", "Ada": 1, "bodies": ["Hello Ada (friendly)"]}),
     ],
-)
-def test_a_number_in_the_text_is_the_ledgers(text, says, cell, ledger, played) -> None:
+)  # fmt: skip
+def test_a_number_in_the_text_is_the_ledgers(text, says, cell, facts, played) -> None:
     """What the lesson claims in words is what the mail service's own record says there."""
-    if says != "instead":
-        assert says in cell_of(HERE.read(), text).source
-    assert {name: played[cell][name] for name in ledger} == ledger
+    hold(HERE, played, text, says, cell, facts)
 
 
 def counts(played: dict[str, dict[str, object]], cell: str) -> dict[str, tuple[int, ...]]:
@@ -148,10 +137,7 @@ def test_within_an_unfinished_transition_a_step_runs_again(tmp_path: Path) -> No
 
 def test_running_the_whole_lesson_twice_in_one_kernel_shows_the_same() -> None:
     """No cell depends on what an earlier run of the notebook has left."""
-    names, first = checks.play(HERE)
-    rows, count = str(names["rows"]), str(names["count"])
-    names, second = checks.play(HERE, names=names)
-    assert (second, str(names["rows"]), str(names["count"])) == (first, rows, count)
+    run_twice(HERE, "rows", "count")
 
 
 # -- the line counter ------------------------------------------------------------------------------
@@ -286,10 +272,7 @@ def answer(
 
 def check(tmp_path: Path, *given: object) -> Note:
     """Check an answer with a progress of its own."""
-    task = lesson08.safe_to_replay
-    return Exercise(task.number, task.title, task.checker, task.hints, Progress(tmp_path)).check(
-        *given
-    )
+    return ask(lesson08.safe_to_replay, tmp_path, *given)
 
 
 @pytest.mark.parametrize(

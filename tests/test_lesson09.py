@@ -10,22 +10,19 @@ from pathlib import Path
 import lesson_checks as checks
 import pytest
 from lesson_checks import cell_of, read, tagged
+from lesson_play import ask, is_a_slip, run_twice
 from nbformat import NotebookNode
 
 import durakit as dk
-from durakit.lab import clinic, lesson09, patients
-from durakit.lab.exercises import Exercise, Note, Progress, State
-from durakit.lab.patients import ADA, BOSS, Order, Trip, ask_bank, bank, draft, model, post
+from durakit.lab import lesson09
+from durakit.lab.clinic import examinations, patients
+from durakit.lab.clinic import ward as clinic
+from durakit.lab.clinic.patients import ADA, BOSS, Order, Trip, ask_bank, bank, draft, model, post
+from durakit.lab.exercises import Note, State
 from durakit.mail import Mailbox
 
 HERE = checks.LESSONS["09"]
 NAMES = ("save_often", "shopping", "bookkeeping", "subscribing", "cash", "refunding", "finders")
-
-
-@pytest.fixture(scope="module")
-def fresh() -> NotebookNode:
-    """The lesson, run from top to bottom in a fresh kernel."""
-    return checks.run_fresh(HERE)
 
 
 @pytest.fixture(autouse=True)
@@ -97,9 +94,7 @@ def test_the_unknown_patient_comes_in_as_it_stands_in_the_ward() -> None:
 
 def test_running_the_whole_lesson_twice_in_one_kernel_shows_the_same() -> None:
     """No cell depends on what an earlier run of the notebook has left."""
-    names, first = checks.play(HERE)
-    names, second = checks.play(HERE, names=names)
-    assert first == second
+    run_twice(HERE)
 
 
 def test_what_is_shown_is_escaped() -> None:
@@ -132,10 +127,7 @@ def test_the_sections_of_the_chapter_are_covered() -> None:
 
 def check(tmp_path: Path, name: str, *given: object) -> Note:
     """Check an answer with a progress of its own."""
-    task = getattr(lesson09, name)
-    return Exercise(task.number, task.title, task.checker, task.hints, Progress(tmp_path)).check(
-        *given
-    )
+    return ask(getattr(lesson09, name), tmp_path, *given)
 
 
 def rejected(tmp_path: Path, name: str, message: str, *given: object) -> None:
@@ -207,7 +199,7 @@ WRONG_TRAVELLERS = {
     "a report": (None, "You handed over a report"),
     "a tool": (sender("T"), "You handed over the tool"),
     "a workflow": (patients.cashier, "it is to stay one"),
-    "another state": (patients.shopper, "The state of the travel agent is a Trip"),
+    "another state": (patients.shopper, "of the class Trip"),
     "a word": ("travel_agent", "This is a str"),
 }
 
@@ -264,7 +256,7 @@ WRONG_BUYERS = {
     "a bare line": (buyer(bare=True), "goes out without ctx.call"),
     "another address": (buyer(to="elsewhere@example.org"), "shop@example.org has 0 mails"),
     "a report": (None, "You handed over a report"),
-    "another state": (patients.travel_agent, "The state of the shopper is an Order"),
+    "another state": (patients.travel_agent, "of the class Order"),
 }
 
 
@@ -397,8 +389,10 @@ def test_three_limits_pass(tmp_path) -> None:
     note = check(tmp_path, "subscribing", subscriber())
     assert note.mark == State.PASS, note.text()
     assert "2 of 2 others have their news" in clinic.scorecard().text()
-    for agent in (subscriber(sender("News", timeout=8.0), turn=20), subscriber(catch=Exception)):
-        assert check(tmp_path, "subscribing", agent).mark == State.PASS
+    assert (
+        check(tmp_path, "subscribing", subscriber(sender("News", timeout=8.0), turn=20)).mark
+        == State.PASS
+    )
 
 
 UNLIMITED = sender("News", timeout=None)
@@ -409,6 +403,8 @@ WRONG_SUBSCRIBERS = {
     "turns of an hour": (subscriber(turn=3600), "what stands between the call and the run?"),
     "only the turn": (subscriber(UNLIMITED, turn=70), "which limit is its own?"),
     "a call too short": (subscriber(sender("News", timeout=0.5)), "lets nobody through"),
+    "all caught": (subscriber(catch=Exception), "Your except catches too much"),
+    "even a crash caught": (subscriber(catch=BaseException), "Your except catches too much"),
     "not caught": (subscriber(fails=True), "The limit of one reader ends the whole run"),
     "not named": (subscriber(names=False), "the result does not name her"),
     "no key": (subscriber(sender("News", no_key)), "Look at: the first reply takes 100 s"),
@@ -471,7 +467,7 @@ WRONG_CASHIERS = {
     ),
     "in a step": (billing(hidden=True), "goes out without ctx.call"),
     "opaque": (billing(sender("Invoice", **ASKS)), "This post knows keys; does the tool say so?"),
-    "a number": (42, "This is a int"),
+    "a number": (42, "This is an int"),
 }  # fmt: skip
 
 
@@ -532,12 +528,12 @@ def test_the_repaired_refund_survives_every_pair_of_crashes(tmp_path) -> None:
     assert note.mark == State.PASS, note.text()
     crashes, pairs = map(int, re.findall(r"(\d+) crashes and (\d+) pairs", note.text())[0])
     assert (crashes, pairs) == (33, 31)
-    options = {"world": patients.town, "signals": clinic.YES}
-    every = dk.sweep(refunder(), clinic.ORDER, crashes=2, **options)
+    options = {"world": patients.town, "signals": examinations.YES}
+    every = dk.sweep(refunder(), examinations.ORDER, crashes=2, **options)
     assert every.safe
     assert every.reference == 3
     assert len(every.schedules) > 600
-    tried = {trial.what for trial in clinic.examine_refund(refunder(), pairs=True).trials}
+    tried = {trial.what for trial in examinations.examine_refund(refunder(), pairs=True).trials}
     assert tried <= {schedule.seed for schedule in every.schedules}
     assert "3 effect(s), as it should be" in clinic.scorecard().text()
 
@@ -550,7 +546,7 @@ def test_a_refund_that_only_the_second_crash_breaks_does_not_pass(tmp_path) -> N
         key = call.key if call.attempt < 3 else "another"
         return post.send(to, subject, text, key=key, timeout=call.remaining())
 
-    assert clinic.examine_refund(refunder(write=tiring)).good
+    assert examinations.examine_refund(refunder(write=tiring)).good
     rejected(
         tmp_path, "refunding", "schedules are not well", refunder(write=tiring), "pay_back", "ask"
     )
@@ -584,9 +580,21 @@ def test_a_known_wrong_refund_is_told_what_is_wrong(name, tmp_path) -> None:
 
 
 def test_the_refund_as_it_came_in_is_no_answer(tmp_path) -> None:
-    """Neither without the places of its faults, nor with them."""
+    """Neither without the places of its faults, nor with them, though these are told as right."""
     for places in [(..., ...), ("ask", ...), ("ask", "pay_back")]:
-        assert check(tmp_path, "refunding", patients.refund, *places).mark == State.TODO
+        note = check(tmp_path, "refunding", patients.refund, *places)
+        assert note.mark == State.TODO
+        assert ("Both places are right" in note.text()) is (... not in places)
+
+
+def test_a_repair_without_the_places_is_told_what_is_right_already(tmp_path) -> None:
+    """Who repairs first hears that it holds, or where it does not; only a whole answer passes."""
+    for places in [(..., ...), ("ask", ...)]:
+        note = check(tmp_path, "refunding", refunder(), *places)
+        assert note.mark == State.TODO
+        assert note.lines[0].startswith("Your repair holds: 33 crashes and 31 pairs")
+        assert "the two places" in note.lines[1]
+    rejected(tmp_path, "refunding", "4 effects instead of 3", refunder(ask="step"), ..., ...)
 
 
 @pytest.mark.parametrize(
@@ -623,8 +631,6 @@ WRONG_FINDERS = {
     "a weak lint": (TRUTH | {"cashier": "sweep"}, "it is written in the code"),
     "a strong sweep": (TRUTH | {"reminder": "sweep"}, "it takes faults, or time, to see it"),
     "a weak sweep": (TRUTH | {"shopper": "lint"}, "there is a crash after which the ledger"),
-    "no answer": (TRUTH | {"refund": "me"}, "'me' is no answer"),
-    "a stranger": (TRUTH | {"doctor": "lint"}, "no patient 'doctor'"),
     "one missing": ({n: a for n, a in TRUTH.items() if n != "refund"}, "'refund' is missing"),
     "a list": (list(TRUTH.values()), "This is a list"),
 }
@@ -635,6 +641,15 @@ def test_a_known_wrong_table_is_told_what_is_wrong(name, tmp_path) -> None:
     """Each with a message of its own."""
     given, message = WRONG_FINDERS[name]
     rejected(tmp_path, "finders", message, given)
+
+
+@pytest.mark.parametrize(
+    ("slip", "message"),
+    [({"refund": "swepe"}, "'swepe' is no answer"), ({"doctor": "lint"}, "no patient 'doctor'")],
+)
+def test_a_misspelt_word_of_the_table_takes_no_hint(slip, message, tmp_path) -> None:
+    """It is about the typing, and the ladder stays where it was."""
+    is_a_slip(check(tmp_path, "finders", TRUTH | slip), message)
 
 
 def test_the_right_table_passes_and_shows_who_sees_what(tmp_path) -> None:

@@ -7,16 +7,18 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import matplotlib.image
 import pytest
 import shop
 from nbval.plugin import IPyNbFile
+from pages import Page
 
 import durakit as dk
-from durakit.lab.plots import WIDGET_VIEW, Plot, plot_states, plot_sweep, plot_timeline
-from durakit.lab.scenarios import Moment, Scenario, Truth
+from durakit.lab.crash.moments import Moment, Truth
+from durakit.lab.crash.plots import plot_states, plot_sweep, plot_timeline
+from durakit.lab.crash.scenarios import Scenario
+from durakit.lab.plots import WIDGET_VIEW, Plot
 from durakit.protocol import OUTCOMES, TRANSITIONS, Status
 from durakit.sweep import Report
 
@@ -177,25 +179,10 @@ def test_text_holds_the_words_and_every_number(plots):
         assert len(lines) == len(plot.table()) + 2
 
 
-class Tags(HTMLParser):
-    """Collects the tags and attributes of HTML."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.attributes, self.alts = Counter(), set(), []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        """Note one."""
-        self.tags[tag] += 1
-        self.attributes |= {name for name, _ in attrs}
-        self.alts += [value for name, value in attrs if name == "alt"]
-
-
 def test_the_live_picture_has_an_alternative_text_and_a_table(plots):
     """A screen reader finds the words in ``alt`` and the numbers in a real table."""
     for plot in plots:
-        seen = Tags(plot.html())
+        seen = Page(plot.html())
         assert seen.alts == [plot.alt]
         assert seen.tags["table"] == 1
         assert seen.tags["td"] == len(plot.rows) * len(plot.rows[0])
@@ -227,7 +214,7 @@ def test_hostile_names_are_drawn_and_never_run(trace):
     report = replace(trace.report, workflow=HOSTILE, schedules=(first,))
     for plot in (plot_sweep(report), plot_timeline(hostile_moment(), title=HOSTILE)):
         assert plot.png()
-        seen = Tags(plot.html())
+        seen = Page(plot.html())
         assert seen.tags["script"] == 0
         assert not {name for name in seen.attributes if name.startswith("on")}
         assert len(plot.text()) < 5_000
@@ -241,7 +228,7 @@ def test_pictures_do_not_pile_up_in_memory_and_the_runtime_needs_none():
         "import sys, durakit, durakit.sweep\n"
         "heavy = {'matplotlib', 'ipywidgets', 'pandas'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
-        "from durakit.lab.plots import plot_states\n"
+        "from durakit.lab.crash.plots import plot_states\n"
         "plot_states().png()\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"
     )

@@ -9,14 +9,8 @@ import shop
 
 import durakit as dk
 from durakit.faults import POINTS
-from durakit.lab.scenarios import (
-    POINT_WORDS,
-    Moment,
-    Scenario,
-    Truth,
-    events,
-    kill_for_real,
-)
+from durakit.lab.crash.moments import Moment, Truth, events
+from durakit.lab.crash.scenarios import POINT_WORDS, Scenario, kill_for_real
 from durakit.mail import Mailbox
 from durakit.sweep import can_fork
 
@@ -136,20 +130,6 @@ def test_a_world_without_a_hook_has_crashes_that_cannot_be_seen():
     """What was not reached has no moment, and is not taken for safe."""
     inner = Mailbox()
 
-    class Deaf:
-        """A world that can be counted, and neither listened to nor looked into."""
-
-        clock = None
-
-        def fresh(self, folder):
-            """Move."""
-            inner.clock = self.clock
-            inner.fresh(folder)
-
-        def effects(self):
-            """Count."""
-            return inner.effects()
-
     @dk.tool(effect="idempotent")
     def send(call, to):
         return inner.send(to, "s", "b", key=call.key)
@@ -158,7 +138,7 @@ def test_a_world_without_a_hook_has_crashes_that_cannot_be_seen():
     def plain(ctx, to):
         return ctx.call(send, to, key="k")
 
-    trace = Scenario(plain, ("a@example.org",), Deaf()).trace
+    trace = Scenario(plain, ("a@example.org",), shop.Deaf(inner)).trace
     unseen = {f.schedule.point for f in trace.frames if f.crashed is None and f.recovered is None}
     assert unseen == {"request_sent", "effect_done"}
     assert at(trace, "reply_received").crashed.truth.inbox is None

@@ -21,7 +21,7 @@ from durakit.faults import POINTS
 from durakit.kill import can_fork
 from durakit.lives import Ending, Task
 from durakit.machine import only_at_the_end
-from durakit.mail import Mailbox
+from durakit.mail import PROFILES, Mailbox, MailError
 from durakit.sweep import _points, _verdict, join_seeds, parse_seed, smallest
 
 
@@ -99,19 +99,6 @@ def test_a_world_without_a_hook_is_reported_as_not_reachable():
     """What the sweep cannot try is never passed as safe."""
     inner = Mailbox()
 
-    class Deaf:
-        """A world that can be counted, and not listened to."""
-
-        def __init__(self):
-            self.clock = None
-
-        def fresh(self, folder):
-            inner.clock = self.clock
-            inner.fresh(folder)
-
-        def effects(self):
-            return inner.effects()
-
     @dk.tool(effect="idempotent")
     def send(call, to):
         return inner.send(to, "s", "b", key=call.key)
@@ -120,7 +107,7 @@ def test_a_world_without_a_hook_is_reported_as_not_reachable():
     def plain(ctx, to):
         return ctx.call(send, to, key="k")
 
-    report = dk.sweep(plain, "a@example.org", world=Deaf())
+    report = dk.sweep(plain, "a@example.org", world=shop.Deaf(inner))
     assert points(report, "not reachable") == {"request_sent", "effect_done"}
     assert not report.safe
     assert report.counterexample is None
@@ -189,7 +176,7 @@ def test_a_user_module_is_swept_in_a_new_interpreter(tmp_path, monkeypatch):
         textwrap.dedent(
             """
             import durakit as dk
-            from durakit.mail import Mailbox
+            from durakit.mail import PROFILES, Mailbox, MailError
 
             world = Mailbox()
 
@@ -483,6 +470,154 @@ def test_recovery_begins_after_what_the_dead_driver_has_done():
     assert dk.sweep(slowly, "a@example.org", world=world, watch=look).safe
     acted, claimed = times
     assert claimed >= acted
+
+
+# -- a key that is claimed -----------------------------------------------------------------
+
+#: A service that tells of a key in progress, as Resend does.
+claiming = Mailbox(profile="resend", latency=0.01)
+
+
+@dk.tool(effect="idempotent", window=86400, retry=dk.Retry(initial=0.5, cap=5.0, attempts=8))
+def send_claimed(call, to):
+    """Send, and ask again while the key is in progress."""
+    return claiming.send(to, "Hi", "Hello", key=call.key, timeout=3)
+
+
+@dk.tool(effect="idempotent", window=86400, retry=dk.Retry(initial=0.5, cap=5.0, attempts=8))
+def send_and_shrug(call, to):
+    """Take 409, whichever, for 'it was sent before'."""
+    try:
+        return claiming.send(to, "Hi", "Hello", key=call.key, timeout=3)
+    except MailError:
+        return {"id": "unknown"}
+
+
+@dk.workflow
+def waits_for_its_key(ctx, to):
+    """Greet once."""
+    return ctx.call(send_claimed, to, key=f"greet:{to}")
+
+
+@dk.workflow
+def shrugs_at_its_key(ctx, to):
+    """Greet once, carelessly."""
+    return ctx.call(send_and_shrug, to, key=f"greet:{to}")
+
+
+def claimed_rows(report):
+    """What a sweep says of the crash while the key was claimed."""
+    return [(s.verdict, s.effects) for s in report.schedules if s.point == "key_claimed"]
+
+
+def test_a_crash_while_the_key_is_claimed_is_tried_where_the_service_claims():
+    """The request is at work and its retry hears 'in progress': one mail, with one crash or two."""
+    report = dk.sweep(waits_for_its_key, "ada@example.org", world=claiming, crashes=2)
+    assert claimed_rows(report)[0] == ("safe", 1)
+    assert report.safe
+    seeds = [s.seed for s in report.schedules if "key_claimed" in s.seed]
+    assert "key_claimed@send_claimed" in seeds
+    assert len(seeds) > 10
+    claiming.profile, before = PROFILES["idempotent"], claiming.profile
+    try:
+        report = dk.sweep(waits_for_its_key, "ada@example.org", world=claiming)
+    finally:
+        claiming.profile = before
+    assert claimed_rows(report) == []
+
+
+@pytest.mark.real_kill
+@pytest.mark.skipif(not can_fork(), reason="this platform cannot fork")
+def test_a_real_kill_while_the_key_is_claimed_ends_as_the_simulated_one_does():
+    """The service goes on in both: what it has stored is in its own file."""
+    for workflow in (waits_for_its_key, shrugs_at_its_key):
+        reports = [
+            dk.sweep(workflow, "ada@example.org", world=claiming, mode=mode)
+            for mode in ("simulated", "process")
+        ]
+        assert reports[0].rows == reports[1].rows
+
+
+def test_who_takes_in_progress_for_an_answer_is_found_by_that_crash_alone():
+    """The mail is out in every schedule; in this one the run ends without its id."""
+    report = dk.sweep(shrugs_at_its_key, "ada@example.org", world=claiming)
+    assert points(report, "wrong result") == {"key_claimed"}
+    assert claimed_rows(report) == [("wrong result", 1)]
+    assert report.counterexample == "key_claimed@send_and_shrug"
+    again = dk.sweep(
+        shrugs_at_its_key, "ada@example.org", world=claiming, only=report.counterexample
+    )
+    assert claimed_rows(again) == [("wrong result", 1)]
+
+
+def test_a_retry_of_a_claimed_key_is_told_so_until_the_service_has_acted(tmp_path):
+    """By the service's own log: the first request acts after the second was refused with 409."""
+    report = dk.sweep(
+        waits_for_its_key, "ada@example.org", world=claiming, keep=tmp_path / "kept",
+        only="key_claimed@send_claimed",
+    )  # fmt: skip
+    assert report.safe
+    (ledger,) = tmp_path.glob("kept/*key_claimed*/world/mail.db")
+    with closing(sqlite3.connect(ledger)) as db:
+        outcomes = [outcome for (outcome,) in db.execute("SELECT outcome FROM request")]
+        assert outcomes[:2] == ["delivered", "refused 409"]
+        assert outcomes[-1] == "replayed"
+        acted = db.execute("SELECT time FROM mail").fetchall()
+        refused = db.execute("SELECT time FROM request WHERE outcome = 'refused 409'").fetchone()
+    assert len(acted) == 1
+    assert refused < acted[0]
+
+
+@pytest.mark.parametrize("crash", ["key_claimed@send_claimed", "late:key_claimed@send_claimed"])
+def test_a_crash_while_the_key_is_claimed_never_stops_the_service(crash, tmp_path):
+    """Whatever fate is asked for: the run is dead, the request is kept, and acts later."""
+    home, clock = claiming.folder, claiming.clock
+    claiming.clock = dk.ManualClock()
+    claiming.fresh(tmp_path / "world")
+    try:
+        with dk.Runtime(tmp_path / "run.db", clock=claiming.clock, world=claiming) as rt:
+            run = rt.run(
+                waits_for_its_key, "ada@example.org", id="w", crash=dk.CrashAt.parse(crash)
+            )
+            assert run.crash is not None
+        assert [row["outcome"] for row in claiming.requests()] == ["held"]
+        assert [row["state"] for row in list(claiming.keys())] == ["in progress"]
+        claiming.clock.advance(claiming.late_after)
+        assert len(claiming.effects()) == 1
+    finally:
+        claiming.fresh(home)
+        claiming.listen(None)
+        claiming.clock = clock
+
+
+def test_a_claim_in_a_world_that_cannot_hold_it_is_not_reachable():
+    """Else the crash would stop the service too, which is another story."""
+
+    class Hasty:
+        """A service that tells of its claims and goes on, whatever it is told."""
+
+        clock = None
+
+        def fresh(self, folder):
+            claiming.clock = self.clock
+            claiming.fresh(folder)
+
+        def effects(self):
+            return claiming.effects()
+
+        def listen(self, hook):
+            claiming.listen(lambda point, key: hook(point, key) and None)
+
+    home, clock = claiming.folder, claiming.clock
+    try:
+        report = dk.sweep(waits_for_its_key, "ada@example.org", world=Hasty())
+    finally:
+        claiming.fresh(home)
+        claiming.listen(None)
+        claiming.clock = clock
+    assert claimed_rows(report) == [("not reachable", None)]
+    details = {s.point: s.detail for s in report.schedules if s.verdict == "not reachable"}
+    assert details["key_claimed"] == "the world cannot hold a request"
 
 
 # -- runs that wait ------------------------------------------------------------------------

@@ -67,22 +67,10 @@ def test_a_handover_may_be_forbidden():
 
 def test_what_the_world_cannot_show_fails_unless_it_is_allowed():
     """A world without a hook proves nothing about the points that only it can tell."""
-
-    class Deaf:
-        """A world that can be counted, and not listened to."""
-
-        clock = None
-
-        def fresh(self, folder):
-            shop.deduping.clock = self.clock
-            shop.deduping.fresh(folder)
-
-        def effects(self):
-            return shop.deduping.effects()
-
-    text = failure(shop.welcome, shop.ADA, world=Deaf())
+    deaf = shop.Deaf(shop.deduping)
+    text = failure(shop.welcome, shop.ADA, world=deaf)
     assert "the world has no hook" in text
-    assert_crash_safe(shop.welcome, shop.ADA, world=Deaf(), allow_unreachable=True)
+    assert_crash_safe(shop.welcome, shop.ADA, world=deaf, allow_unreachable=True)
 
 
 def test_a_workflow_that_fails_without_a_crash_is_no_proof():

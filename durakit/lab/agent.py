@@ -429,8 +429,9 @@ class Desk:
             raise ValueError(f"no save place {self.save!r}; there are: {known}")
         self.model = ScriptedModel(self.transcript)
         self.artifacts = Artifacts(self.folder / "artifacts")
+        window = 86_400 if self.effect == "idempotent" else None
         self.send_mail: Tool = tool(
-            self._send, effect=self.effect, window=86_400, timeout=3.0, name="send_mail"
+            self._send, effect=self.effect, window=window, timeout=3.0, name="send_mail"
         )
 
     @property

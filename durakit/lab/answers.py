@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from durakit.define import Tool, Workflow
 from durakit.lab.exercises import SLIPS, Finding, LearnerError, one_line, todo, wrong
+from durakit.lab.html import kind_of
 from durakit.mail import Mailbox
 from durakit.run import Run
 
@@ -26,7 +27,7 @@ def handed_over(workflow: object, mailbox: object) -> tuple[Workflow, Mailbox] |
     if not isinstance(workflow, Workflow):
         return wrong(
             "The first thing to hand over is your workflow: the function below @dk.workflow, "
-            f"by its name and without brackets. This is a {type(workflow).__name__}."
+            f"by its name and without brackets. This is {kind_of(workflow)}."
         )
     if not isinstance(mailbox, Mailbox):
         return wrong("The second thing to hand over is the mailbox that your tool sends to.")
@@ -81,10 +82,10 @@ def read_moves(
     ``done``: in words, what cards are that have a move already.
     """
     if not isinstance(moves, Mapping):
-        return wrong(f"Hand over the dictionary of your moves. This is a {type(moves).__name__}.")
+        return wrong(f"Hand over the dictionary of your moves. This is {kind_of(moves)}.")
     strange = [name for name in moves if name not in cards]
     if strange:
-        return wrong(f"There is no card {one_line(repr(strange[0]), 40)}.")
+        return wrong(f"There is no card {one_line(repr(strange[0]), 40)}.", slip=True)
     lacking = [repr(name) for name in cards if name not in moves]
     if lacking:
         return wrong(f"Not every card has a move: {'; '.join(lacking)}.")
@@ -94,5 +95,6 @@ def read_moves(
     for name in cards:
         if not isinstance(moves[name], str) or moves[name] not in known:
             said = one_line(repr(moves[name]), 40)
-            return wrong(f"Card {name!r}: {said} is no move. There are: {', '.join(known)}.")
+            there_are = ", ".join(known)
+            return wrong(f"Card {name!r}: {said} is no move. There are: {there_are}.", slip=True)
     return {name: moves[name] for name in cards}

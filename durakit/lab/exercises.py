@@ -34,7 +34,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from durakit.lab.html import Row, Shown, SideBySide, Table, h, one_line
+from durakit.lab.html import Row, Shown, SideBySide, Table, h, kind_of, one_line
 from durakit.lab.lessons import COPY_NAME
 
 __all__ = [
@@ -276,7 +276,7 @@ def _plain(answer: object) -> Any:
     try:
         return one_line(answer)
     except Exception:  # noqa: BLE001 - a broken text, or a number too long to be written
-        return f"a {type(answer).__name__} that cannot be written"
+        return f"{kind_of(answer)} that cannot be written"
 
 
 def closing(

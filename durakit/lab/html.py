@@ -20,6 +20,7 @@ __all__ = [
     "SideBySide",
     "Table",
     "h",
+    "kind_of",
     "one_line",
 ]
 
@@ -40,6 +41,14 @@ def one_line(value: object, longest: int = LONGEST_SHOWN) -> str:
     text = " ".join(str(value).split())
     text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
     return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def kind_of(value: object) -> str:
+    """Return what a value is, with its article: ``a str``, ``an int``; ``None`` is itself."""
+    if value is None:
+        return "None"
+    name = one_line(type(value).__name__, LONGEST_CELL)
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
 
 class Shown:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from durakit.define import Workflow
@@ -13,15 +12,13 @@ from durakit.lab.answers import handed_over, misfit, refuse_slips
 from durakit.lab.exercises import (
     Exercise,
     Finding,
-    Note,
     Row,
     Table,
-    closing,
-    fresh_folder,
     one_line,
     right,
     wrong,
 )
+from durakit.lab.frame import COUNT, ENDS, Frame, Number
 from durakit.lab.laboratory import Laboratory, borrowed
 from durakit.lab.worlds import beside, customers, new_mailbox, new_world, reopen_world
 from durakit.mail import Fault
@@ -31,24 +28,14 @@ __all__ = [
     "customers",
     "end",
     "exactly_once",
+    "frame",
     "new_mailbox",
     "new_world",
+    "predict",
+    "recall",
     "reopen_world",
     "start",
 ]
-
-# -- what the cells use ----------------------------------------------------------------------------
-
-
-def start() -> Path:
-    """Return a fresh folder for everything that this lesson writes; it goes with the kernel."""
-    return fresh_folder("lesson01")
-
-
-def end() -> Note:
-    """Close the lesson."""
-    return closing("01", exercises=1, predictions=4)
-
 
 # -- the exercise ----------------------------------------------------------------------------------
 
@@ -227,3 +214,10 @@ HINTS: Final = (
 )
 
 exactly_once = Exercise("01.5", "one mail, wherever it crashes", check_exactly_once, HINTS)
+
+frame = Frame(
+    "01",
+    asks=(COUNT, ENDS, Number(1, 4), COUNT),
+    exercises=(exactly_once,),
+)
+start, predict, recall, end = frame.start, frame.predict, frame.recall, frame.end

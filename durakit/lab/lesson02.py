@@ -18,6 +18,7 @@ from durakit.errors import UsageError
 from durakit.faults import CrashAt, kill_this_process
 from durakit.kill import can_fork
 from durakit.lab.answers import handed_over, misfit, refuse_slips
+from durakit.lab.crash.scenarios import Scenario, kill_for_real
 from durakit.lab.exercises import (
     Exercise,
     Finding,
@@ -25,15 +26,13 @@ from durakit.lab.exercises import (
     Row,
     State,
     Table,
-    closing,
-    fresh_folder,
     one_line,
     right,
     theirs,
     wrong,
 )
+from durakit.lab.frame import COUNT, Frame, Number
 from durakit.lab.laboratory import Laboratory, borrowed
-from durakit.lab.scenarios import Scenario, kill_for_real
 from durakit.lab.worlds import beside, customers, new_world
 from durakit.mail import Mailbox
 from durakit.run import Run
@@ -55,8 +54,11 @@ __all__ = [
     "end",
     "file_away",
     "for_real",
+    "frame",
     "new_mailbox",
     "new_world",
+    "predict",
+    "recall",
     "red",
     "six_crashes",
     "start",
@@ -66,11 +68,6 @@ __all__ = [
 
 
 # -- what the cells use ----------------------------------------------------------------------------
-
-
-def start() -> Path:
-    """Return a fresh folder for everything that this lesson writes; it goes with the kernel."""
-    return fresh_folder("lesson02")
 
 
 class _Closed(Mailbox):
@@ -128,11 +125,6 @@ def for_real(workflow: Workflow, *args: Any, world: Mailbox, seed: str) -> Note:
         says = "Every table was compared, every row and column; shown are those with rows."
         return Note("✓ IDENTICAL", real.words, (says,), told)
     return Note("✗ DIFFERENT", real.words, (real.verdict,), told)
-
-
-def end() -> Note:
-    """Close the lesson."""
-    return closing("02", exercises=1, predictions=4)
 
 
 # -- a loop of one's own, stopped in three ways ----------------------------------------------------
@@ -438,3 +430,10 @@ HINTS: Final = (
 )
 
 crash_proof = Exercise("02.5", "three letters, wherever it crashes", check_crash_proof, HINTS)
+
+frame = Frame(
+    "02",
+    asks=(Number(1, 12), COUNT, COUNT, COUNT),
+    exercises=(crash_proof,),
+)
+start, predict, recall, end = frame.start, frame.predict, frame.recall, frame.end

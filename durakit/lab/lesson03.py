@@ -24,17 +24,15 @@ from durakit.lab.answers import misread_rule
 from durakit.lab.exercises import (
     Exercise,
     Finding,
-    Note,
     Row,
     SideBySide,
     Table,
-    closing,
-    fresh_folder,
     one_line,
     right,
     theirs,
     wrong,
 )
+from durakit.lab.frame import COUNT, Frame, Number
 from durakit.lab.worlds import beside, new_world
 from durakit.machine import SavePlace
 from durakit.mail import Mailbox
@@ -45,9 +43,12 @@ __all__ = [
     "beside",
     "difference",
     "end",
+    "frame",
     "inbox_beside",
     "new_desk",
     "open_as",
+    "predict",
+    "recall",
     "save_place",
     "script",
     "spending",
@@ -57,11 +58,6 @@ __all__ = [
 
 
 # -- what the cells use ----------------------------------------------------------------------------
-
-
-def start() -> Path:
-    """Return a fresh folder for everything that this lesson writes; it goes with the kernel."""
-    return fresh_folder("lesson03")
 
 
 def new_desk(
@@ -173,11 +169,6 @@ def spending(run: Run, desk: Desk) -> SideBySide:
             Table("TRUTH: the bill of the model's maker", [billed]),
         )
     )
-
-
-def end() -> Note:
-    """Close the lesson."""
-    return closing("03", exercises=1, predictions=5)
 
 
 # -- the exercise ----------------------------------------------------------------------------------
@@ -373,3 +364,10 @@ HINTS: Final = (
 )
 
 save_place = Exercise("03.6", "a save place of your own", check_save_place, HINTS)
+
+frame = Frame(
+    "03",
+    asks=(Number(most=5), COUNT, COUNT, COUNT, COUNT),
+    exercises=(save_place,),
+)
+start, predict, recall, end = frame.start, frame.predict, frame.recall, frame.end

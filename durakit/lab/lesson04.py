@@ -20,28 +20,18 @@ from durakit.lab.answers import misread_rule, read_moves
 from durakit.lab.exercises import (
     Exercise,
     Finding,
-    Note,
     Row,
     Table,
-    closing,
-    fresh_folder,
     one_line,
     right,
     theirs,
     wrong,
 )
-from durakit.lab.faultcards import (
-    MOVES,
-    FaultCards,
-    Played,
-    act,
-    cards,
-    guard,
-    judge_all,
-    judgements,
-    play,
-    plot_fault_matrix,
-)
+from durakit.lab.faultcards.cards import act, cards, guard, judgements
+from durakit.lab.faultcards.deck import FaultCards
+from durakit.lab.faultcards.play import MOVES, Played, play
+from durakit.lab.faultcards.policies import judge_all, plot_fault_matrix
+from durakit.lab.frame import COUNT, Choice, Frame, Number
 from durakit.lab.lesson03 import new_desk
 from durakit.lab.worlds import beside, customers, new_world
 
@@ -55,6 +45,7 @@ __all__ = [
     "customers",
     "deck",
     "end",
+    "frame",
     "games",
     "judge_all",
     "judgements",
@@ -63,17 +54,14 @@ __all__ = [
     "play",
     "plot_fault_matrix",
     "policies",
+    "predict",
+    "recall",
     "sorting",
     "start",
 ]
 
 
 # -- what the cells use ----------------------------------------------------------------------------
-
-
-def start() -> Path:
-    """Return a fresh folder for everything that this lesson writes; it goes with the kernel."""
-    return fresh_folder("lesson04")
 
 
 def deck(*, truth: bool = False) -> Table:
@@ -139,11 +127,6 @@ def cannot(folder: Path, *transcripts: str) -> Table:
             }
         )
     return Table('"I CANNOT", checked', rows)
-
-
-def end() -> Note:
-    """Close the lesson."""
-    return closing("04", exercises=2, predictions=6)
 
 
 # -- the first exercise: sort the cards ------------------------------------------------------------
@@ -410,3 +393,17 @@ HINTS: Final = (
 )
 
 may_retry = Exercise("04.8", "a classifier of your own", check_may_retry, HINTS)
+
+frame = Frame(
+    "04",
+    asks=(
+        Number(most=8),
+        Number(most=3),
+        Choice("transient", "permanent", "unknown", "infeasible"),
+        COUNT,
+        Choice(True, False),  # noqa: FBT003 - the two answers themselves
+        Number(most=8),
+    ),
+    exercises=(sorting, may_retry),
+)
+start, predict, recall, end = frame.start, frame.predict, frame.recall, frame.end

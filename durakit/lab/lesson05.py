@@ -14,31 +14,26 @@ import numpy as np
 
 from durakit.clock import ManualClock
 from durakit.lab.answers import has_dots
-from durakit.lab.backoff import BackoffExplorer, in_percent, plot_crowd, plot_policies
+from durakit.lab.backoff.client import in_percent
+from durakit.lab.backoff.explorers import BackoffExplorer
+from durakit.lab.backoff.herd import NO_BACKOFF, Crowd, contend, rush
+from durakit.lab.backoff.jitter import exceeds, exceeds_one, expected_attempts, moments
+from durakit.lab.backoff.plots import plot_crowd, plot_policies
+from durakit.lab.backoff.rules import DeadlineRule, deadline_policies
 from durakit.lab.exercises import (
     Exercise,
     Finding,
     LearnerError,
-    Note,
     Row,
     Table,
-    closing,
-    fresh_folder,
     one_line,
     right,
     theirs,
     todo,
     wrong,
 )
-from durakit.lab.herd import NO_BACKOFF, Crowd, contend, rush
-from durakit.lab.jitter import (
-    DeadlineRule,
-    deadline_policies,
-    exceeds,
-    exceeds_one,
-    expected_attempts,
-    moments,
-)
+from durakit.lab.frame import COUNT, SECONDS, Choice, Frame, Number
+from durakit.lab.html import kind_of
 from durakit.lab.worlds import customers, new_mailbox
 from durakit.mail import Fault, Mailbox
 from durakit.retry import Retry
@@ -56,10 +51,13 @@ __all__ = [
     "customers",
     "drawn",
     "end",
+    "frame",
     "games_of",
     "hundred_calls",
     "plot_crowd",
     "plot_policies",
+    "predict",
+    "recall",
     "rules",
     "start",
     "stop_rule",
@@ -68,16 +66,6 @@ __all__ = [
 
 
 # -- what the cells use ----------------------------------------------------------------------------
-
-
-def start() -> Path:
-    """Return a fresh folder for everything that this lesson writes; it goes with the kernel."""
-    return fresh_folder("lesson05")
-
-
-def end() -> Note:
-    """Close the lesson."""
-    return closing("05", exercises=2, predictions=6)
 
 
 def busy_service(
@@ -229,8 +217,7 @@ def check_stop_rule(next_wait: object) -> Finding:
     """Check a function that says how long to wait, at its boundaries and against the exact law."""
     if not callable(next_wait):
         return wrong(
-            "Hand over your function by its name, without brackets. This is a "
-            f"{type(next_wait).__name__}."
+            f"Hand over your function by its name, without brackets. This is {kind_of(next_wait)}."
         )
     if has_dots(next_wait):
         return todo("Put the window's bound and the wait in the place of the three dots.")
@@ -446,7 +433,7 @@ def check_policy(policy: object) -> Finding:
     if policy is ...:
         return todo("Put a dk.Retry(…) in the place of the three dots.")
     if not isinstance(policy, Retry):
-        return wrong(f"Hand over a policy, dk.Retry(…). This is a {type(policy).__name__}.")
+        return wrong(f"Hand over a policy, dk.Retry(…). This is {kind_of(policy)}.")
     if policy.jitter == "none":
         return wrong(
             "Without jitter every client waits the same, and they all come back together. Choose a "
@@ -516,3 +503,17 @@ POLICY_HINTS: Final = (
 )
 
 choose_policy = Exercise("05.8", "ten seconds, one policy", check_policy, POLICY_HINTS)
+
+frame = Frame(
+    "05",
+    asks=(
+        SECONDS,
+        SECONDS,
+        Choice("before", "at", "after"),
+        Number(most=100, whole=False),
+        COUNT,
+        COUNT,
+    ),
+    exercises=(stop_rule, choose_policy),
+)
+start, predict, recall, end = frame.start, frame.predict, frame.recall, frame.end

@@ -15,21 +15,19 @@ from durakit.define import Tool, Workflow, tool, workflow
 from durakit.driver import Context
 from durakit.lab import worlds
 from durakit.lab.answers import handed_over, has_dots, misfit, misread_rule, refuse_slips
-from durakit.lab.budgets import SlowMail
+from durakit.lab.budgets.nested import SlowMail
 from durakit.lab.exercises import (
     Exercise,
     Finding,
-    Note,
     Row,
     Table,
-    closing,
-    fresh_folder,
     one_line,
     right,
     theirs,
     todo,
     wrong,
 )
+from durakit.lab.frame import COUNT, SECONDS, Frame, Number
 from durakit.lab.laboratory import Laboratory, borrowed
 from durakit.lab.worlds import beside, customers, names_for
 from durakit.mail import PROFILES, Mailbox
@@ -42,10 +40,13 @@ __all__ = [
     "child_limit",
     "customers",
     "end",
+    "frame",
     "in_time",
     "look_up",
     "new_world",
+    "predict",
     "real_world",
+    "recall",
     "recover_until_known",
     "start",
     "story",
@@ -53,16 +54,6 @@ __all__ = [
 
 
 # -- what the cells use ----------------------------------------------------------------------------
-
-
-def start() -> Path:
-    """Return a fresh folder for everything that this lesson writes; it goes with the kernel."""
-    return fresh_folder("lesson06")
-
-
-def end() -> Note:
-    """Close the lesson."""
-    return closing("06", exercises=2, predictions=6)
 
 
 def new_world(
@@ -548,3 +539,10 @@ IN_TIME_HINTS: Final = (
 )
 
 in_time = Exercise("06.8", "in time, and nothing unknown", check_in_time, IN_TIME_HINTS)
+
+frame = Frame(
+    "06",
+    asks=(SECONDS, SECONDS, COUNT, COUNT, SECONDS, Number(most=3)),
+    exercises=(child_limit, in_time),
+)
+start, predict, recall, end = frame.start, frame.predict, frame.recall, frame.end

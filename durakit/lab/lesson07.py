@@ -20,37 +20,28 @@ from durakit.lab.exercises import (
     Exercise,
     Finding,
     LearnerError,
-    Note,
     Row,
     Table,
-    closing,
-    fresh_folder,
     one_line,
     right,
     theirs,
     todo,
     wrong,
 )
-from durakit.lab.keys import (
+from durakit.lab.frame import COUNT, Choice, Frame
+from durakit.lab.html import kind_of
+from durakit.lab.keys.identities import TracedDesk, model_schema, operation_map, operation_summary
+from durakit.lab.keys.strategies import STRATEGIES, Facts, KeyFunction, Operation, Strategy, again
+from durakit.lab.keys.trials import (
     DISTURBANCES,
     ONE_MAIL,
     REFUSED,
-    STRATEGIES,
     Disturbance,
-    Facts,
     Judged,
-    KeyFunction,
-    Operation,
     Order,
-    Strategy,
-    TracedDesk,
-    again,
     judge,
     judge_all,
     judge_crashes,
-    model_schema,
-    operation_map,
-    operation_summary,
     plot_key_strategies,
     strategy_table,
 )
@@ -74,6 +65,7 @@ __all__ = [
     "derive_key",
     "die_between",
     "end",
+    "frame",
     "judge_all",
     "model_schema",
     "new_mailbox",
@@ -81,7 +73,9 @@ __all__ = [
     "operation_map",
     "operation_summary",
     "plot_key_strategies",
+    "predict",
     "promises",
+    "recall",
     "settled",
     "start",
     "strategy_table",
@@ -92,16 +86,6 @@ __all__ = [
 
 HOUR: Final = 3600.0
 ADA: Final = "ada@example.org"
-
-
-def start() -> Path:
-    """Return a fresh folder for everything that this lesson writes; it goes with the kernel."""
-    return fresh_folder("lesson07")
-
-
-def end() -> Note:
-    """Close the lesson."""
-    return closing("07", exercises=2, predictions=7)
 
 
 # -- what the cells use ----------------------------------------------------------------------------
@@ -409,8 +393,7 @@ def check_derive_key(my_key: object) -> Finding:
         return wrong("You handed over one key. Hand over the function that makes them.")
     if not callable(my_key):
         return wrong(
-            "Hand over your function by its name, without brackets. This is a "
-            f"{type(my_key).__name__}."
+            f"Hand over your function by its name, without brackets. This is {kind_of(my_key)}."
         )
     if has_dots(my_key):
         return todo("Put a key in the place of the three dots.")
@@ -423,7 +406,7 @@ def _is_no_key(my_key: Callable[..., Any]) -> Finding | None:
     if key is None:
         return wrong("Your function returns nothing: is there a return?")
     if not isinstance(key, str):
-        return wrong(f"A key is text. Yours is a {type(key).__name__}.")
+        return wrong(f"A key is text. Yours is {kind_of(key)}.")
     refused = PROFILES["resend"].what_is_wrong(key)
     if refused is not None:
         return wrong(
@@ -687,3 +670,10 @@ CARD_HINTS: Final = (
 )
 
 after_lost_reply = Exercise("07.9", "after a lost reply", check_after_lost_reply, CARD_HINTS)
+
+frame = Frame(
+    "07",
+    asks=(COUNT, COUNT, COUNT, COUNT, Choice(200, 409, 500), COUNT, COUNT),
+    exercises=(derive_key, after_lost_reply),
+)
+start, predict, recall, end = frame.start, frame.predict, frame.recall, frame.end

@@ -10,7 +10,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
@@ -21,17 +20,15 @@ from durakit.lab.answers import handed_over, misfit, refuse_slips
 from durakit.lab.exercises import (
     Exercise,
     Finding,
-    Note,
     Row,
     Shown,
     Table,
-    closing,
-    fresh_folder,
     h,
     one_line,
     right,
     wrong,
 )
+from durakit.lab.frame import COUNT, ENDS, Frame
 from durakit.lab.laboratory import Laboratory, borrowed
 from durakit.lab.worlds import beside, customers, new_mailbox, new_world
 from durakit.mail import Mailbox
@@ -43,23 +40,16 @@ __all__ = [
     "customers",
     "draw_code",
     "end",
+    "frame",
     "new_mailbox",
     "new_world",
+    "predict",
+    "recall",
     "safe_to_replay",
     "start",
 ]
 
 BOSS: Final = "boss@example.org"
-
-
-def start() -> Path:
-    """Return a fresh folder for everything that this lesson writes; it goes with the kernel."""
-    return fresh_folder("lesson08")
-
-
-def end() -> Note:
-    """Close the lesson."""
-    return closing("08", exercises=1, predictions=5)
 
 
 # -- counting lines --------------------------------------------------------------------------------
@@ -384,3 +374,10 @@ HINTS: Final = (
 )
 
 safe_to_replay = Exercise("08.6", "asked once, sent once", check_safe_to_replay, HINTS)
+
+frame = Frame(
+    "08",
+    asks=(COUNT, COUNT, COUNT, COUNT, ENDS),
+    exercises=(safe_to_replay,),
+)
+start, predict, recall, end = frame.start, frame.predict, frame.recall, frame.end

@@ -5,40 +5,37 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from functools import partial
 from typing import Any, Final
+
+from pydantic import BaseModel
 
 from durakit.define import Tool, Workflow, source_digest, workflow
 from durakit.driver import Context
 from durakit.faults import CrashAt
-from durakit.lab import clinic
 from durakit.lab.answers import has_dots, refuse_slips
-from durakit.lab.clinic import (
-    CASES,
-    ORDER,
-    READERS,
-    YES,
-    Examination,
-    Source,
-    four_ways,
-    scorecard,
-)
+from durakit.lab.clinic import examinations
+from durakit.lab.clinic import ward as clinic
+from durakit.lab.clinic.examinations import ORDER, READERS, YES, Examination, four_ways
+from durakit.lab.clinic.patients import ADA, BOSS, Order, Trip, bank, draw_number, model, post, town
+from durakit.lab.clinic.ward import CASES, Source, scorecard
 from durakit.lab.exercises import (
     Exercise,
     Finding,
     Note,
+    State,
     Table,
-    closing,
-    fresh_folder,
     one_line,
     right,
     theirs,
     todo,
     wrong,
 )
-from durakit.lab.patients import ADA, BOSS, Order, Trip, bank, draw_number, model, post, town
+from durakit.lab.frame import COUNT, ENDS, Frame, Number
+from durakit.lab.html import kind_of
 from durakit.linting import lint, tools_of
 from durakit.machine import Machine
+from durakit.mail import Fault
 from durakit.protocol import Effect
 from durakit.sweep import BLIND_GUESS, DUPLICATE, Report
 
@@ -53,8 +50,11 @@ __all__ = [
     "examine",
     "finders",
     "four_ways",
+    "frame",
     "keys_after",
     "lint_of",
+    "predict",
+    "recall",
     "refunding",
     "save_often",
     "scorecard",
@@ -66,12 +66,6 @@ __all__ = [
 
 
 # -- what the cells use ----------------------------------------------------------------------------
-
-
-def start() -> Path:
-    """Return a fresh folder for everything that this lesson writes; the scorecard is empty."""
-    clinic.forget()
-    return fresh_folder("lesson09")
 
 
 def show(number: int) -> Source:
@@ -96,7 +90,7 @@ def examine(number: int, most: int = 8) -> Table:
 
 def keys_after(agent: Workflow, seed: str) -> tuple[int, list[str]]:
     """Crash an agent of the order 42 at ``seed``, and recover it: (mails, keys the post knows)."""
-    with clinic.trial(agent) as runtime:
+    with examinations.trial(agent) as runtime:
         run = runtime.run(agent, ORDER, id="order-42", crash=CrashAt.parse(seed))
         runtime.resume(run.id)
         remembered = post.keys()  # a table, and no dictionary
@@ -118,16 +112,34 @@ def lint_of(subject: Workflow | Tool) -> Note:
     return Note("⌕ LINT", f"{told}{clear} clear", tuple(lines))
 
 
-def end() -> Note:
-    """Close the lesson."""
-    return closing("09", exercises=7, predictions=5)
-
-
 # -- what every checker asks first -----------------------------------------------------------------
 
 
-def _no_agent(given: object, kind: str = "workflow") -> Finding | None:
-    """What to say where something else was handed over, or nothing yet."""
+def _examined(
+    number: int,
+    given: object,
+    *args: Any,
+    examine: Callable[[Any], Examination],
+    mails: Mapping[str, int],
+    state: type[BaseModel] | None = None,
+    also: Callable[[Workflow], Finding | None] = lambda _: None,
+) -> tuple[Workflow, Examination] | Finding:
+    """Take in the learner's repair of patient ``number`` and examine it, as the patient was.
+
+    First it must be an agent (a machine over ``state``, if there is one), do its work where nothing
+    goes wrong (``args``, ``mails``: see ``_undisturbed``), and pass what is ``also`` asked of it.
+    Returns the agent and its examination, or what is to be said before there is one.
+    """
+    agent = _agent(given, state)
+    if isinstance(agent, Finding):
+        return agent
+    finding = _undisturbed(agent, *args, mails=mails) or also(agent)
+    return finding or (agent, _put_on_the_card(number, examine, agent))
+
+
+def _agent(given: object, state: type[BaseModel] | None = None) -> Workflow | Finding:
+    """The agent, or what to say where something else was handed over, or nothing yet."""
+    kind = "machine" if state else "workflow"
     if isinstance(given, Report):
         return wrong("You handed over a report. Hand over the agent: the check sweeps it itself.")
     if isinstance(given, Tool):
@@ -135,13 +147,15 @@ def _no_agent(given: object, kind: str = "workflow") -> Finding | None:
     if not isinstance(given, Workflow):
         return wrong(
             f"Hand over your agent: the function below @dk.{kind}, by its name and without "
-            f"brackets. This is a {type(given).__name__}."
+            f"brackets. This is {kind_of(given)}."
         )
     if kind == "machine" and not isinstance(given, Machine):
         return wrong("This agent was a machine, and it is to stay one: @dk.machine(state=…).")
     if _has_dots(given):
         return todo("Replace the three dots, and what the numbers point at; then check again.")
-    return None
+    if state and isinstance(given, Machine) and given.model is not state:
+        return wrong(f"The state of this agent is of the class {state.__name__}; leave it so.")
+    return given
 
 
 def _has_dots(agent: Workflow) -> bool:
@@ -159,17 +173,17 @@ def _quietly() -> Iterator[None]:
         yield
 
 
-def _examined(number: int, examine: Callable[..., Examination], *args: Any) -> Examination:
+def _put_on_the_card(number: int, examine: Callable[..., Examination], agent: Any) -> Examination:
     """Examine a repair, and put what came of it on the scorecard."""
     with _quietly():
-        examination: Examination = theirs(examine, *args)
+        examination: Examination = theirs(examine, agent)
     clinic.keep(number, examination)
     return examination
 
 
 def _undisturbed(agent: Workflow, *args: Any, mails: Mapping[str, int]) -> Finding | None:
     """Run it where nothing goes wrong; ``mails``: how many each address is to get."""
-    with _quietly(), clinic.trial(agent) as runtime:
+    with _quietly(), examinations.trial(agent) as runtime:
         try:
             agent.parameters.dump(args, {})
         except TypeError as error:
@@ -177,7 +191,7 @@ def _undisturbed(agent: Workflow, *args: Any, mails: Mapping[str, int]) -> Findi
         run = runtime.run(agent, *args, id="check")
         refuse_slips(run)
         if run.status != "completed":
-            because = clinic.why(run)
+            because = examinations.why(run)
             return wrong(
                 f"Nothing goes wrong, and yet your run is {run.status}: {one_line(because)}"
             )
@@ -193,7 +207,7 @@ def _undisturbed(agent: Workflow, *args: Any, mails: Mapping[str, int]) -> Findi
 
 def _crash_told(agent: Workflow, *args: Any, seed: str) -> list[str]:
     """What can be seen where a crash breaks it: what the post was told, request by request."""
-    with _quietly(), clinic.trial(agent) as runtime:
+    with _quietly(), examinations.trial(agent) as runtime:
         run = runtime.run(agent, *args, id="check", crash=CrashAt.parse(seed))
         runtime.recover()
         post.clock.sleep(3600)
@@ -214,7 +228,7 @@ def _broken(agent: Workflow, *args: Any, found: Examination) -> Finding:
     """Say where the sweep breaks an agent that writes one mail."""
     worst, many = found.bad[0], len(found.bad)
     says = [f"{many} of {len(found.trials)} rows are not well. The smallest: {worst.what}."]
-    if worst.what == clinic.STARTED_AGAIN:
+    if worst.what == examinations.STARTED_AGAIN:
         says = [
             (
                 "No crash hurts it any more. But somebody starts the same order a second time, "
@@ -249,22 +263,13 @@ def _broken(agent: Workflow, *args: Any, found: Examination) -> Finding:
 
 def check_save_often(agent: object) -> Finding:
     """Check the travel agent: at most one answer of the model is paid a second time."""
-    finding = _no_agent(agent, "machine")
-    if finding is not None:
-        return finding
-    assert isinstance(agent, Machine)
-    if agent.model is not Trip:
-        return wrong("The state of the travel agent is a Trip; leave that as it is.")
-    asked = len(model.bill)
-    finding = _undisturbed(agent, Trip(), mails={ADA: 1})
-    if finding is not None:
-        return finding
-    asked = len(model.bill) - asked
-    if asked != 3:
-        return wrong(
-            f"A trip has three days, and the model was asked {asked} times without any crash."
-        )
-    found = _examined(1, clinic.examine_trip, agent)
+    taken = _examined(
+        1, agent, Trip(),
+        examine=examinations.examine_trip, mails={ADA: 1}, state=Trip, also=_three_days,
+    )  # fmt: skip
+    if isinstance(taken, Finding):
+        return taken
+    traveller, found = taken
     if found.good:
         return right(
             f"{len(found.trials)} crashes: one mail each, and at most one answer paid again.",
@@ -272,7 +277,7 @@ def check_save_often(agent: object) -> Finding:
         )
     worst = found.bad[0]
     if "answers again" not in worst.verdict:
-        return _broken(agent, Trip(), found=found)
+        return _broken(traveller, Trip(), found=found)
     most = max(int(str(trial.cells["paid again"])) for trial in found.bad)
     says = [
         (
@@ -289,25 +294,34 @@ def check_save_often(agent: object) -> Finding:
     return wrong(*says, table=found.table())
 
 
+def _three_days(agent: Workflow) -> Finding | None:
+    """Three days are three answers, where nothing goes wrong."""
+    asked = len(model.bill)
+    with _quietly(), examinations.trial(agent) as runtime:
+        runtime.run(agent, Trip(), id="check")
+    asked = len(model.bill) - asked
+    if asked == 3:
+        return None
+    return wrong(f"A trip has three days, and the model was asked {asked} times without any crash.")
+
+
 # -- 2: a promise, and a key -----------------------------------------------------------------------
 
 
 def check_shopping(agent: object) -> Finding:
     """Check the shopper: one order wherever it dies, and nobody is asked."""
-    finding = _no_agent(agent, "machine")
-    if finding is not None:
-        return finding
-    assert isinstance(agent, Machine)
-    if agent.model is not Order:
-        return wrong("The state of the shopper is an Order; leave that as it is.")
-    finding = _undisturbed(agent, Order(), mails={"shop@example.org": 1})
-    if finding is not None:
-        return finding
-    found = _examined(2, clinic.examine_orders, agent, Order())
+    taken = _examined(
+        2, agent, Order(),
+        examine=lambda agent: examinations.examine_orders(agent, Order()),
+        mails={"shop@example.org": 1}, state=Order,
+    )  # fmt: skip
+    if isinstance(taken, Finding):
+        return taken
+    shopper, found = taken
     if not found.good:
-        return _broken(agent, Order(), found=found)
+        return _broken(shopper, Order(), found=found)
     says = [f"{len(found.trials) - 1} crashes and a second start: one order each time."]
-    if any(tool.contract.window is None for tool in tools_of(agent)):
+    if any(tool.contract.window is None for tool in tools_of(shopper)):
         says.append(
             "One remark: your tool promises that the key is known for ever. This post forgets it "
             "after 24 hours: window=86_400 says so. The last patient of this ward shows why."
@@ -324,7 +338,7 @@ def check_bookkeeping(send_receipt: object, send_copy: object) -> Finding:
         if not isinstance(tool, Tool):
             return wrong(
                 "Hand over your two tools, by their names: check(send_receipt, send_copy). This "
-                f"is a {type(tool).__name__}."
+                f"is {kind_of(tool)}."
             )
         if has_dots(tool.function):
             return todo("Replace the three dots, and look at both tools; then check again.")
@@ -336,7 +350,7 @@ def check_bookkeeping(send_receipt: object, send_copy: object) -> Finding:
             tool.parameters.dump(("to", "text"), {})
     except TypeError as error:
         return wrong(f"A tool of yours is called otherwise: {one_line(error)}.")
-    found = _examined(3, clinic.examine_bookkeeper, agent)
+    found = _put_on_the_card(3, examinations.examine_bookkeeper, agent)
     if found.good:
         return right(
             f"{len(found.trials)} trials: waits where that helps, one mail each, and the run says "
@@ -383,15 +397,14 @@ def _bookkeeper_with(send_receipt: Tool, send_copy: Tool) -> Workflow:
 
 def check_subscribing(agent: object) -> Finding:
     """Check the newsletter: one slow letter may not take the time of the others."""
-    finding = _no_agent(agent)
-    if finding is not None:
-        return finding
-    assert isinstance(agent, Workflow)
-    mails = {str(reader["email"]): 1 for reader in READERS}
-    finding = _undisturbed(agent, list(READERS), mails=mails)
-    if finding is not None:
-        return finding
-    found = _examined(4, clinic.examine_newsletter, agent)
+    taken = _examined(
+        4, agent, list(READERS),
+        examine=examinations.examine_newsletter,
+        mails={str(reader["email"]): 1 for reader in READERS}, also=_tells_them_apart,
+    )  # fmt: skip
+    if isinstance(taken, Finding):
+        return taken
+    newsletter, found = taken
     if found.good:
         return right(
             f"{len(found.trials)} trials: the others have their news in time, and who has none is "
@@ -407,7 +420,7 @@ def check_subscribing(agent: object) -> Finding:
             "a limit below that lets nobody through."
         )
     elif worst.what.startswith("crash"):
-        return _broken(agent, list(READERS), found=found)
+        return _broken(newsletter, list(READERS), found=found)
     elif worst.verdict == "no news for Ada, and nobody is told":
         says.append("Ada was given up, and that is allowed. But the result does not name her.")
     elif worst.reason.startswith("DeadlineExceeded: deadline of the turn"):
@@ -431,21 +444,43 @@ def check_subscribing(agent: object) -> Finding:
     return wrong(*says, table=found.table())
 
 
+def _tells_them_apart(agent: Workflow) -> Finding | None:
+    """A reader whose time is over, and one whose letter is refused, are not the same to it."""
+    busy = Fault("rate_limited", retry_after=examinations.LONG_BUSY)
+    no_address = READERS[0] | {"email": ""}
+    results = []
+    for first, plan in ((READERS[0], [busy]), (no_address, [])):
+        with _quietly(), examinations.trial(agent, *plan, latency=examinations.LATENCY) as runtime:
+            readers = [first, *READERS[1:]]
+            run = runtime.run(agent, readers, id="check", deadline=examinations.SESSION)
+            if run.status != "completed":
+                return None
+            results.append(run.result)
+    if results[0] != results[1]:
+        return None
+    return wrong(
+        "Ada has no address, and the post refuses her letter (422): asking again can never help. "
+        f"Your run says completed and returns {one_line(results[1], 40)}, the same as when the "
+        "post is only busy, so nobody hears of it. Your except catches too much: let it catch "
+        "dk.DeadlineExceeded alone."
+    )
+
+
 # -- 5: one key ------------------------------------------------------------------------------------
 
 
 def check_cash(agent: object) -> Finding:
     """Check the cashier: one invoice per order, whatever dies and whoever starts it again."""
-    finding = _no_agent(agent)
-    if finding is not None:
-        return finding
-    assert isinstance(agent, Workflow)
-    finding = _undisturbed(agent, ORDER, mails={ADA: 1}) or _two_orders(agent)
-    if finding is not None:
-        return finding
-    found = _examined(5, clinic.examine_orders, agent, ORDER)
+    taken = _examined(
+        5, agent, ORDER,
+        examine=lambda agent: examinations.examine_orders(agent, ORDER),
+        mails={ADA: 1}, also=_two_orders,
+    )  # fmt: skip
+    if isinstance(taken, Finding):
+        return taken
+    cashier, found = taken
     if not found.good:
-        return _broken(agent, ORDER, found=found)
+        return _broken(cashier, ORDER, found=found)
     return right(
         f"{len(found.trials) - 1} crashes and a second start: one invoice each time. Two orders "
         "that are alike: two invoices.",
@@ -455,13 +490,13 @@ def check_cash(agent: object) -> Finding:
 
 def _two_orders(agent: Workflow) -> Finding | None:
     """The same customer orders the same again: both invoices are wanted."""
-    with _quietly(), clinic.trial(agent) as runtime:
+    with _quietly(), examinations.trial(agent) as runtime:
         runtime.run(agent, ORDER, id="first")
         run = runtime.run(agent, ORDER | {"id": 43}, id="second")
         mails = len(post.inbox(to=ADA))
         if mails == 2 and run.status == "completed":
             return None
-        because = f" ({one_line(clinic.why(run), 120)})" if run.status != "completed" else ""
+        because = f" ({one_line(examinations.why(run), 120)})" if run.status != "completed" else ""
     return wrong(
         f"Ada orders the same again, as order 43. There are {mails} invoices, not 2{because}.",
         "Two orders are two pieces of business: their keys must differ.",
@@ -476,20 +511,36 @@ def check_refunding(agent: object, place: object, other_place: object) -> Findin
 
     ``place``, ``other_place``: where the sweep of the patient is not safe.
     """
-    finding = _no_agent(agent) or _wrong_places(place, other_place)
+    refund = _agent(agent)
+    if isinstance(refund, Finding):
+        return refund
+    unnamed = place is ... or other_place is ...
+    finding = None if unnamed else _wrong_places(place, other_place)
     if finding is not None:
         return finding
-    assert isinstance(agent, Workflow)
-    if _unchanged(agent):
-        return todo("It is as it came in. Sweep it, find both faults, repair them, check again.")
+    if _unchanged(refund):
+        if unnamed:
+            return todo(
+                "Which two places does the sweep name? Write them for the dots, and repair both."
+            )
+        return todo("Both places are right. The refund is as it came in: repair both faults.")
+    found = _refunded(refund)
+    if unnamed and found.state is State.PASS:
+        return todo(
+            f"Your repair holds: {found.says[0]}",
+            "One thing is left: for the three dots, write the two places that the sweep named.",
+        )
+    return found
+
+
+def _refunded(agent: Workflow) -> Finding:
+    """What the trials say about a repaired refund."""
     finding = _refund_once(agent, "yes") or _refund_once(agent, "no")
     if finding is not None:
         return finding
-    found = _examined(6, clinic.examine_refund, agent)
+    found = _put_on_the_card(6, examinations.examine_refund, agent)
     if found.good:
-        with _quietly():
-            found = theirs(clinic.examine_refund, agent, pairs=True)
-        clinic.keep(6, found)
+        found = _put_on_the_card(6, partial(examinations.examine_refund, pairs=True), agent)
     if not found.good:
         return _refund_broken(agent, found)
     assert found.sweep is not None
@@ -502,8 +553,6 @@ def check_refunding(agent: object, place: object, other_place: object) -> Findin
 
 def _wrong_places(*given: object) -> Finding | None:
     """What to say where the two places are not those that the sweep names."""
-    if any(place is ... for place in given):
-        return todo("Which two places does the sweep name? Write them for the dots, then repair.")
     said = {one_line(place, 40) for place in given}
     report = clinic.before(6).sweep
     assert report is not None
@@ -534,7 +583,7 @@ def _written(tool: Tool) -> tuple[str, str]:
 
 def _refund_once(agent: Workflow, answer: str) -> Finding | None:
     """Nothing dies; the boss says yes or no."""
-    with _quietly(), clinic.trial(agent, world=town) as runtime:
+    with _quietly(), examinations.trial(agent, world=town) as runtime:
         try:
             agent.parameters.dump((ORDER,), {})
         except TypeError as error:
@@ -548,7 +597,7 @@ def _refund_once(agent: Workflow, answer: str) -> Finding | None:
         elif run.status == "completed":
             return wrong("It ends without waiting for the boss: ctx.wait_for is gone.")
         if run.status != "completed":
-            because = one_line(clinic.why(run))
+            because = one_line(examinations.why(run))
             return wrong(f"Nothing dies, and yet the refund is {run.status}: {because}")
         asked = len(model.bill) - asked
         question, letters, paid = (
@@ -608,7 +657,7 @@ ANSWERS: Final = ("lint", "sweep", "both", "neither")
 def check_finders(table: object) -> Finding:
     """Check who sees which illness. Lint and the sweep are really asked."""
     if not isinstance(table, Mapping):
-        return wrong(f"Hand over the whole table of answers. This is a {type(table).__name__}.")
+        return wrong(f"Hand over the whole table of answers. This is {kind_of(table)}.")
     names = {case.name: number for number, case in CASES.items()}
     missing = [name for name in names if name not in table]
     if missing:
@@ -618,9 +667,10 @@ def check_finders(table: object) -> Finding:
         return todo(f"{left} patients are left. Say for each: lint, sweep, both or neither.")
     for name, answer in table.items():
         if name not in names:
-            return wrong(f"There is no patient {one_line(name, 40)!r}.")
+            return wrong(f"There is no patient {one_line(name, 40)!r}.", slip=True)
         if answer not in ANSWERS:
-            return wrong(f"{one_line(answer, 40)!r} is no answer; there are {', '.join(ANSWERS)}.")
+            known = ", ".join(ANSWERS)
+            return wrong(f"{one_line(answer, 40)!r} is no answer; there are {known}.", slip=True)
     truth = {name: clinic.seen_by(number) for name, number in names.items()}
     off = [name for name in names if table[name] != truth[name]]
     if not off:
@@ -689,8 +739,8 @@ subscribing = Exercise(
         ("The run has 60 seconds. Whose limit says how long one attempt may take, and whose how "
         "long one reader?"),
         "A call's limit stands at the tool: timeout=3.0. A reader's limit is a ctx.turn around it.",
-        ("A turn of 10 s ends with dk.DeadlineExceeded. Catch it around the turn, note the "
-        "reader's name, go on with the next, and return the names."),
+        ("A turn of 10 s ends with dk.DeadlineExceeded. Catch that alone, around the turn, note "
+        "the reader's name, go on with the next, and return the names."),
     ),
 )  # fmt: skip
 
@@ -722,3 +772,11 @@ finders = Exercise(
         "lesson.lint_of(agent) and dk.sweep(agent, …, world=post).summary() are there to be asked.",
     ),
 )  # fmt: skip
+
+frame = Frame(
+    "09",
+    asks=(COUNT, COUNT, ENDS, Number(most=3), COUNT),
+    exercises=(save_often, shopping, bookkeeping, subscribing, cash, refunding, finders),
+    prepare=clinic.forget,
+)
+start, predict, recall, end = frame.start, frame.predict, frame.recall, frame.end

@@ -27,7 +27,7 @@ from typing import Any, Final
 import ipywidgets as widgets
 
 from durakit.errors import UsageError
-from durakit.lab.html import h, one_line
+from durakit.lab.html import SideBySide, h, one_line
 from durakit.lab.plots import WIDGET_VIEW
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "View",
     "button",
     "control_names",
+    "headed",
     "in_a_row",
 ]
 
@@ -177,3 +178,11 @@ def in_a_row(controls: Sequence[Any]) -> Any:
     """Return controls side by side, in more lines where a page is narrow."""
     line = {"width": "100%", "flex_flow": "row wrap", "align_items": "center"}
     return widgets.HBox(list(controls), layout=line)
+
+
+def headed(words: str, tables: SideBySide) -> str:
+    """Return tables below a line and a heading; they scroll sideways where they must."""
+    return (
+        f'<div style="border-top: {LINE}; margin-top: 8px; padding-top: 4px; overflow-x: auto">'
+        f"<b>{h(words)}</b>{tables.html()}</div>"
+    )

@@ -1,28 +1,16 @@
-"""Key strategies side by side: what an operation key may be made of, and what goes wrong.
+"""Key strategies on trial: a program really runs under each while something goes wrong.
 
-A *strategy* is a pure function from what is known when a request leaves to the key it carries:
-
-    Facts(operation, attempt, tool_call_id, jsonrpc_id, arguments)  →  key
-
-``judge`` really runs a program under one: a model plans the mails, a tool sends them to a mail
+``judge`` runs a program under one strategy: a model plans the mails, a tool sends them to a mail
 service that knows keys, and something goes wrong (a *disturbance*: a lost reply, a death at each
 crash point, a model that plans again, …). The service's own ledger is the judge.
 
 How it is kept fair. The runtime is told nothing of the business here: it knows a call only by its
 place in the program. So it protects nobody, and what the service is told decides alone. (A program
 of your own says ``ctx.call(…, key=…)`` with the key of the operation; then both protect.)
-
-The rest of the module is about one operation and its many names: ``TracedDesk`` notes every id
-that a real run of the lab's agent gives to one mail, ``operation_map`` shows them, ``model_schema``
-is all that a model gets to see of a tool, and ``again`` names a deliberate second try.
 """
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-import json
-import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -32,14 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from durakit.clock import ManualClock
-from durakit.define import Call, Tool, Workflow, tool, workflow
+from durakit.define import Call, Workflow, tool, workflow
 from durakit.driver import Context
 from durakit.errors import InvalidField
 from durakit.faults import CrashAt
-from durakit.lab.agent import AgentState, Desk
-from durakit.lab.html import Row, Table, one_line
-from durakit.lab.plots import BLUE, GREY, INK, RED, TROUBLE, Plot
-from durakit.lab.scenarios import POINT_WORDS
+from durakit.lab.crash.scenarios import POINT_WORDS
+from durakit.lab.html import Table, one_line
+from durakit.lab.keys.strategies import STRATEGIES, Facts, KeyFunction, Operation, Strategy
+from durakit.lab.maps import GOOD, Box, draw_map
+from durakit.lab.plots import GREY, TROUBLE, Plot
 from durakit.mail import PROFILES, Fault, Mailbox, Profile
 from durakit.retry import Retry
 from durakit.run import Run
@@ -52,30 +41,24 @@ if TYPE_CHECKING:
 __all__ = [
     "CRASHES",
     "DISTURBANCES",
-    "STRATEGIES",
     "VERDICTS",
     "Disturbance",
-    "Facts",
     "Judged",
-    "Operation",
     "Order",
-    "Strategy",
-    "TracedDesk",
-    "again",
-    "generation",
     "judge",
     "judge_all",
     "judge_crashes",
-    "model_schema",
-    "operation_map",
-    "operation_summary",
     "plot_key_strategies",
     "strategy_table",
 ]
 
+
 ONE_MAIL: Final = "one mail"
+
 DUPLICATE: Final = "duplicate"
+
 LOST: Final = "lost"
+
 REFUSED: Final = "refused"
 
 #: Each verdict with its mark and what it means.
@@ -87,115 +70,10 @@ VERDICTS: Final = {
 }
 
 DAY: Final = 86_400.0
+
 ADA: Final = "ada@example.org"
+
 BELA: Final = "bela@example.org"
-
-
-# -- what a key may be made of ---------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Operation:
-    """One piece of business, as the shop knows it: what for, of which order, for whom."""
-
-    event: str
-    order: str
-    customer: int
-
-
-@dataclass(frozen=True)
-class Facts:
-    """All that is known when a request leaves.
-
-    ``attempt``: 1, 2, … of this call. ``tool_call_id``: the model's, new with each plan.
-    ``jsonrpc_id``: of this very request. ``arguments``: what the tool is called with.
-    """
-
-    operation: Operation
-    attempt: int
-    tool_call_id: str
-    jsonrpc_id: int
-    arguments: Mapping[str, str]
-
-
-KeyFunction = Callable[[Facts], str]
-
-
-@dataclass(frozen=True)
-class Strategy:
-    """A way to make keys. ``wrong``: in one sentence, what goes wrong with it."""
-
-    name: str
-    key: KeyFunction
-    wrong: str
-
-
-def per_attempt(facts: Facts) -> str:
-    """Return a new key for each try."""
-    return f"{facts.tool_call_id}/{facts.attempt}"
-
-
-def per_tool_call(facts: Facts) -> str:
-    """Return the id that the model has given to its tool call."""
-    return facts.tool_call_id
-
-
-def per_jsonrpc(facts: Facts) -> str:
-    """Return the id of the JSON-RPC request."""
-    return f"rpc-{facts.jsonrpc_id}"
-
-
-def content_hash(facts: Facts) -> str:
-    """Return a digest of the arguments: their canonical JSON, SHA-256, 16 hex digits."""
-    text = json.dumps(dict(facts.arguments), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def per_operation(facts: Facts) -> str:
-    """Return what the business calls it: the event and its order."""
-    return f"{facts.operation.event}:{facts.operation.order}"
-
-
-STRATEGIES: Final = (
-    Strategy("per attempt", per_attempt, "No try is known to repeat the one before."),
-    Strategy(
-        "per tool-call id", per_tool_call, "A new plan has new ids; a provider may use one twice."
-    ),
-    Strategy("per JSON-RPC id", per_jsonrpc, "It pairs one answer with one request, no more."),
-    Strategy("content hash", content_hash, "Other words are a new key; two equal orders are one."),
-    Strategy("per operation", per_operation, "Nothing, as long as the service remembers the key."),
-)
-
-
-def strategy_table() -> Table:
-    """Return each strategy with the key it gives to one request, and what goes wrong with it."""
-    order = _WELCOME
-    facts = Facts(order.operation, 1, "call_1_1", 7, order.arguments)
-    rows = [
-        {"strategy": one.name, "a key": one.key(facts), "what goes wrong": one.wrong}
-        for one in STRATEGIES
-    ]
-    return Table("KEY STRATEGIES", rows)
-
-
-def again(key: str) -> str:
-    """Return the key of a deliberate new try: the next generation, linked to ``key`` by its name.
-
-    ``welcome:7`` → ``welcome:7/2`` → ``welcome:7/3``. Only a person may want one: it is a new
-    operation, and what the old one has done stays done.
-    """
-    base, number = generation(key)
-    return f"{base}/{number + 1}"
-
-
-def generation(key: str) -> tuple[str, int]:
-    """Return the first key of a line, and which generation of it this one is, from 1."""
-    found = _GENERATION.fullmatch(key)
-    return (key, 1) if found is None else (found[1], int(found[2]))
-
-
-#: 2 and more, written as ``again`` writes it, and not longer than anybody counts.
-_GENERATION: Final = re.compile(r"(?s:(.+))/([2-9]|[1-9][0-9]{1,8})")
 
 
 # -- the stage -------------------------------------------------------------------------------------
@@ -217,11 +95,24 @@ class Order:
 
 
 _WELCOME: Final = Order(Operation("welcome", "A-1", 42), ADA, "Welcome", "Hello Ada")
+
 _FOR_BELA: Final = Order(Operation("welcome", "A-2", 43), BELA, "Welcome", "Hello Bela")
+
 _VOUCHERS: Final = tuple(
     Order(Operation("voucher", number, 42), ADA, "Your voucher", "Ten euros for you")
     for number in ("A-7", "A-8")
 )
+
+
+def strategy_table() -> Table:
+    """Return each strategy with the key it gives to one request, and what goes wrong with it."""
+    order = _WELCOME
+    facts = Facts(order.operation, 1, "call_1_1", 7, order.arguments)
+    rows = [
+        {"strategy": one.name, "a key": one.key(facts), "what goes wrong": one.wrong}
+        for one in STRATEGIES
+    ]
+    return Table("KEY STRATEGIES", rows)
 
 
 @dataclass
@@ -574,22 +465,11 @@ def plot_key_strategies(judged: Sequence[Judged] | None = None) -> Plot:
     )
 
     def draw(axes: Axes) -> None:
-        for y, name in enumerate(down):
-            for x, column in enumerate(across):
-                _draw_cell(axes, x, y, found[name, column])
-        axes.set_xticks(range(len(across)), [_plain(name) for name in across], color=INK)
-        axes.set_yticks(range(len(down)), [_plain(name) for name in down], color=INK)
-        axes.tick_params(length=0, labeltop=True, labelbottom=False, labelsize=9)
-        axes.set_xlim(-0.5, len(across) - 0.5)
-        axes.set_ylim(len(down) - 0.5, -0.5)
-        axes.spines[:].set_visible(False)
+        heads, names = ([one_line(name, 40) for name in side] for side in (across, down))
+        boxes = [[_box(found[name, column]) for column in across] for name in down]
+        draw_map(axes, heads, names, boxes)
 
     return Plot(alt, rows, draw, (10.0, 0.9 + 0.42 * len(down)))
-
-
-def _plain(name: str) -> str:
-    """Return a name as matplotlib draws it literally: a dollar sign begins a formula there."""
-    return one_line(name, 40).replace("$", r"\$")
 
 
 def _bad(cells: Sequence[Judged], strategy: str) -> int:
@@ -597,106 +477,14 @@ def _bad(cells: Sequence[Judged], strategy: str) -> int:
 
 
 #: Told apart by word, mark and hatch; the colour only helps.
-_LOOKS: Final[dict[str, dict[str, Any]]] = {
-    ONE_MAIL: {"facecolor": "white", "edgecolor": BLUE},
+_LOOKS: Final[dict[str, Mapping[str, Any]]] = {
+    ONE_MAIL: GOOD,
     REFUSED: {"facecolor": "#eeeeee", "edgecolor": GREY, "hatch": "..."},
     DUPLICATE: TROUBLE,
     LOST: TROUBLE | {"hatch": "xxx"},
 }
 
 
-def _draw_cell(axes: Axes, x: int, y: int, cell: Judged) -> None:
-    from matplotlib.patches import Rectangle  # noqa: PLC0415 - loaded with the first picture
-
-    look = _LOOKS[cell.verdict]
-    axes.add_patch(Rectangle((x - 0.47, y - 0.42), 0.94, 0.84, linewidth=1.1, **look))
+def _box(cell: Judged) -> Box:
     bad = cell.verdict in (DUPLICATE, LOST)
-    axes.text(
-        x, y, f"{cell.mark} {cell.verdict}", ha="center", va="center", fontsize=9,
-        color=RED if bad else INK, weight="bold" if bad else "normal",
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5} if "hatch" in look else None,
-    )  # fmt: skip
-
-
-# -- one operation, and its many names -------------------------------------------------------------
-
-
-@dataclass
-class TracedDesk(Desk):
-    """The agent of the lessons, which reaches its mail tool by JSON-RPC and notes every id.
-
-    Each request gets the next JSON-RPC id. The tool server answers the first request of an attempt
-    with a question (may mail leave the house?), so that the client has to call it a second time,
-    under a new id: a multi-round request.
-
-    ``requests``: one row per JSON-RPC request, in order.
-    """
-
-    requests: list[dict[str, Any]] = field(default_factory=list)
-
-    def act(self, ctx: Context, state: AgentState) -> AgentState:
-        """Note the model's id of the call, then do as the agent does."""
-        self._tool_call = state.pending[0].id
-        return super().act(ctx, state)
-
-    def _send(self, call: Call, to: str, subject: str, text: str) -> str:
-        self._note(call)["answer"] = "asks back"
-        row = self._note(call)
-        row["answer"] = "(died before it came)"
-        sent = super()._send(call, to, subject, text)
-        row["answer"] = f"sent as {sent}"
-        return sent
-
-    def _note(self, call: Call) -> dict[str, Any]:
-        row = {
-            "operation": call.key,
-            "life": call.fence,
-            "tool-call id": self._tool_call,
-            "attempt": call.attempt,
-            "JSON-RPC id": len(self.requests) + 1,
-        }
-        self.requests.append(row)
-        return row
-
-
-def operation_map(desk: TracedDesk) -> Table:
-    """Return every request that was made for the agent's operations, with all the ids it had."""
-    return Table("THE OPERATION MAP: one key, and everything else changes", desk.requests)
-
-
-def operation_summary(desk: TracedDesk) -> Table:
-    """Return one row per operation: which attempts, tool-call ids and JSON-RPC ids it had."""
-    names = {"attempts": "attempt", "tool-call ids": "tool-call id", "JSON-RPC ids": "JSON-RPC id"}
-    rows: list[Row] = []
-    for key in dict.fromkeys(row["operation"] for row in desk.requests):
-        mine = [row for row in desk.requests if row["operation"] == key]
-        told = {
-            many: ", ".join(dict.fromkeys(str(row[one]) for row in mine))
-            for many, one in names.items()
-        }
-        rows.append({"operation key": key, **told})
-    return Table("ONE LOGICAL OPERATION", rows)
-
-
-def model_schema(declared: Tool) -> dict[str, Any]:
-    """Return what a model is told about a tool: its name, its parameters and their JSON types.
-
-    The first parameter, through which the runtime hands over the key, is not among them; and as
-    the key is no argument at all, there is nothing here that a model could fill in.
-    """
-    parameters = list(inspect.signature(declared.function, eval_str=True).parameters.values())[1:]
-    return {
-        "name": declared.name,
-        "parameters": {
-            "type": "object",
-            "properties": {one.name: _json_type(one.annotation) for one in parameters},
-            "required": [one.name for one in parameters if one.default is one.empty],
-            "additionalProperties": False,
-        },
-    }
-
-
-def _json_type(annotation: object) -> dict[str, str]:
-    names = {str: "string", int: "integer", float: "number", bool: "boolean"}
-    known = names.get(annotation) if isinstance(annotation, type) else None
-    return {} if known is None else {"type": known}
+    return Box(f"{cell.mark} {cell.verdict}", bad, _LOOKS[cell.verdict])

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from durakit.deadline import ahead
 from durakit.errors import InvalidField
-from durakit.lab.jitter import Waits, whole
+from durakit.lab.backoff.draws import Waits, whole
 from durakit.retry import Retry
 
 __all__ = ["MOST_CALLS", "NO_BACKOFF", "Crowd", "contend", "rush"]

@@ -3,8 +3,8 @@
 How it works. ``Budgets`` holds the limits and how long everything takes. ``Budgets.run`` starts a
 real run of a real workflow against a real mailbox, lets time go on until every late mail has
 landed, and reads what happened from two records only: the run's journal (what was believed) and
-the mailbox's ledger (what was true). ``plot_icicle`` draws that. Nothing is calculated beside the
-runtime, so a picture cannot be right where the runtime is wrong.
+the mailbox's ledger (what was true). Nothing is calculated beside the runtime, so a picture of a
+``BudgetTrace`` cannot be right where the runtime is wrong.
 
 Two ways to set limits can be compared:
 
@@ -21,30 +21,23 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-
-import ipywidgets as widgets
-import traitlets
 
 from durakit.clock import ManualClock
 from durakit.define import Call, Tool, Workflow, tool, workflow
 from durakit.driver import Context
 from durakit.errors import DeadlineExceeded, InvalidField
-from durakit.lab.html import Row, Table, h, one_line
-from durakit.lab.plots import BLUE, INK, LIGHT_RED, RED, Plot
-from durakit.lab.view import BOX, ModelView, control_names, in_a_row
+from durakit.lab.html import Row, one_line
 from durakit.mail import Fault, Mailbox
 from durakit.run import Run
 from durakit.runtime import Runtime
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
 
-__all__ = ["Bar", "BudgetExplorer", "BudgetModel", "BudgetTrace", "Budgets", "SlowMail",
-           "plot_icicle"]  # fmt: skip
+__all__ = ["Bar", "BudgetTrace", "Budgets", "SlowMail"]
+
 
 #: More bars than this are no picture any more.
 MOST_PIECES: Final = 12
@@ -442,233 +435,3 @@ class BudgetTrace:
 
 def _first_upper(words: str) -> str:
     return words[:1].upper() + words[1:]
-
-
-# -- the picture -----------------------------------------------------------------------------------
-
-#: Height of one bar on an axis where rows are 1 apart.
-_THICK: Final = 0.56
-
-
-def plot_icicle(*traces: BudgetTrace) -> Plot:
-    """Draw runs below each other on one axis of virtual seconds.
-
-    Each bar has its own limit as an outline, what it really had as a light fill and what it used as
-    a dark one. The limit that fired is a cross with a word, a mail that landed is a star. Raises
-    InvalidField without a trace.
-    """
-    if not traces:
-        raise InvalidField("traces", "needs at least one run to draw")
-    rows = tuple(row for trace in traces for row in trace.rows())
-    alt = "Bars of nested limits on a time axis. " + " ".join(trace.words() for trace in traces)
-    lines = sum(len(trace.bars) + 2 for trace in traces)
-
-    def draw(axes: Axes) -> None:
-        top = 0
-        for trace in traces:
-            top = _draw_trace(axes, trace, top)
-        _finish(axes, traces, top)
-
-    return Plot(alt, rows, draw, (9.5, 1.2 + 0.3 * lines))
-
-
-def _draw_trace(axes: Axes, trace: BudgetTrace, top: int) -> int:
-    """Draw one run from row ``top`` downwards; returns the first free row."""
-    axes.text(0, top, f"{_first_upper(trace.budgets.kind)} limits", fontsize=10, weight="bold",
-              color=INK, va="center")  # fmt: skip
-    end = trace.budgets.session
-    bottom = top + len(trace.bars) + 1
-    axes.plot([end, end], [top + 0.4, bottom + 0.4], color=INK, linewidth=1.3,
-              linestyle=(0, (4, 3)), zorder=0)  # fmt: skip
-    axes.text(end, top, "session's limit", fontsize=8, color=INK, ha="center", va="center")
-    for y, bar in enumerate(trace.bars, top + 1):
-        _draw_bar(axes, trace, bar, y)
-    _draw_ledger(axes, trace, bottom)
-    return bottom + 1
-
-
-def _draw_bar(axes: Axes, trace: BudgetTrace, bar: Bar, y: int) -> None:
-    low = y - _THICK / 2
-    axes.barh(y, bar.available, _THICK, bar.begins, color="#d5e6f3")
-    axes.barh(y, min(bar.used, bar.available), _THICK * 0.5, bar.begins, color=BLUE)
-    if bar.over:
-        axes.barh(y, bar.over, _THICK * 0.5, bar.begins + bar.available, color=LIGHT_RED,
-                  edgecolor=RED, hatch="//////", linewidth=1)  # fmt: skip
-    # The outline comes last, so that nothing hides what was asked for.
-    axes.barh(y, bar.limit, _THICK, bar.begins, fill=False, edgecolor=INK, linewidth=1)
-    if trace.is_where_it_fired(bar):
-        at = bar.begins + bar.available
-        axes.plot([at, at], [low - 0.1, y + _THICK / 2 + 0.1], color=RED, linewidth=2.5)
-    ending = trace.ending(bar)
-    words = f"{bar.used:g} of {bar.available:g} s" + ("" if ending[0] == "✓" else f"  {ending}")
-    _label(axes, max(bar.begins + bar.limit, bar.ends), y, words, bad=ending[0] == "✗")
-
-
-def _label(axes: Axes, x: float, y: int, words: str, *, bad: bool) -> None:
-    """Write words a little to the right of a place, on white so that no line crosses them."""
-    axes.annotate(
-        words, (x, y), (7, 0), textcoords="offset points", va="center", fontsize=8.5,
-        color=RED if bad else INK, weight="bold" if bad else "normal",
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
-    )  # fmt: skip
-
-
-def _draw_ledger(axes: Axes, trace: BudgetTrace, y: int) -> None:
-    """Mark the mails where they landed; those that landed late are named."""
-    for bar in trace.calls:
-        if bar.lands is None:
-            continue
-        late = bar in trace.late
-        axes.plot(bar.lands, y, "*", markersize=13 if late else 9, color=RED if late else INK,
-                  markeredgecolor=INK, markeredgewidth=0.8, clip_on=False)  # fmt: skip
-        if late:
-            _label(axes, bar.lands, y, f" {bar.name} lands late, at {bar.lands:g} s", bad=True)
-
-
-def _finish(axes: Axes, traces: Sequence[BudgetTrace], bottom: int) -> None:
-    labels: list[str] = []
-    for trace in traces:
-        inset = {"session": "", "turn": "  ", "call": "    "}
-        labels += ["", *(inset[bar.level] + bar.name for bar in trace.bars), "LEDGER ★"]
-    axes.set_yticks(range(bottom), labels, fontsize=9, color=INK)
-    axes.tick_params("y", length=0)
-    axes.set_ylim(bottom - 0.3, -0.7)
-    ends = [bar.begins + max(bar.limit, bar.used) for trace in traces for bar in trace.bars]
-    lands = [bar.lands or 0.0 for trace in traces for bar in trace.calls]
-    axes.set_xlim(0, max(*ends, *lands) * 1.42)
-    axes.set_xlabel(
-        "virtual seconds   (outline: own limit · light: what it had · dark: what it used · "
-        "★ a mail lands)", color=INK,
-    )  # fmt: skip
-    axes.spines[["top", "right", "left"]].set_visible(False)
-
-
-# -- the widget ------------------------------------------------------------------------------------
-
-
-class BudgetModel(traitlets.HasTraits):
-    """The limits that are looked at, and the run that they lead to. Whole seconds.
-
-    A run is made when it is first asked for, and again only when a number has changed.
-    """
-
-    session = traitlets.Int(60)
-    turn = traitlets.Int(30)
-    call = traitlets.Int(10)
-    service = traitlets.Int(10)
-    inherited = traitlets.Bool(default_value=True)
-
-    #: The sliders: lowest and highest number of seconds.
-    RANGES: Final = {"session": (5, 120), "turn": (5, 60), "call": (1, 40), "service": (1, 40)}
-
-    def __init__(self, **given: Any) -> None:
-        self._made: BudgetTrace | None = None
-        super().__init__(**given)
-
-    @traitlets.validate("session", "turn", "call", "service")
-    def _inside(self, proposal: dict[str, Any]) -> int:
-        low, high = self.RANGES[proposal["trait"].name]
-        return max(low, min(int(proposal["value"]), high))
-
-    @property
-    def budgets(self) -> Budgets:
-        """The scenario of the numbers as they are now."""
-        return Budgets(self.session, self.turn, self.call, self.service, inherited=self.inherited)
-
-    @property
-    def trace(self) -> BudgetTrace:
-        """What a run with these limits leads to."""
-        budgets = self.budgets
-        if self._made is None or self._made.budgets != budgets:
-            self._made = budgets.run()
-        return self._made
-
-    def plot(self) -> Plot:
-        """Return the picture of that run."""
-        return plot_icicle(self.trace)
-
-    def figure(self) -> Any:
-        """Return the picture as a matplotlib figure."""
-        return self.plot().figure()
-
-    def status(self) -> str:
-        """Return the status line: the limits, which one fired, and what landed late."""
-        return self.trace.words()
-
-    def table(self) -> Table:
-        """Return the bars as a table."""
-        return Table("EVERY BAR, seconds", self.trace.rows())
-
-    def text(self) -> str:
-        """Return what is to see now, as plain text."""
-        return f"{self.status()}\n\n{self.table().text()}"
-
-    def html(self) -> str:
-        """Return the same as HTML, without controls."""
-        return f"<div><div><b>{h(self.status())}</b></div>{self.table().html()}</div>"
-
-
-#: What stands beside each slider, and what it is read out as.
-_SLIDERS: Final = {
-    "session": ("Session", "Session limit in seconds"),
-    "turn": ("Turn", "Turn limit in seconds"),
-    "call": ("Call", "Call limit in seconds"),
-    "service": ("Mail takes", "Seconds that the mail service takes"),
-}
-
-
-class BudgetExplorer(ModelView):
-    """Sliders for the limits of the three levels and for the service: which limit fires first?
-
-    Each move runs the scenario anew on a manual clock. Arrow keys move a slider by one second.
-    """
-
-    def __init__(self, model: BudgetModel | None = None) -> None:
-        self.model = model or BudgetModel()
-        super().__init__()
-        self.status.layout.min_height = "3em"
-        self.sliders = {
-            name: widgets.IntSlider(
-                value=getattr(self.model, name), min=low, max=high,
-                description=_SLIDERS[name][0], tooltip=_SLIDERS[name][1],
-                layout={"flex": "1 1 300px", "width": "auto"},
-            )
-            for name, (low, high) in BudgetModel.RANGES.items()
-        }  # fmt: skip
-        self.inherited = widgets.ToggleButton(
-            tooltip="A child gets what its parent has left, or three static limits",
-            layout={"width": "auto"},
-        )
-        self._body = widgets.HTML(layout={"width": "auto"})
-        for name, slider in self.sliders.items():
-            slider.observe(self.guarded(partial(self._take, name, slider)), "value")
-        self.inherited.observe(
-            self.guarded(partial(self._take, "inherited", self.inherited)), "value"
-        )
-        self.model.observe(self.guarded(self._show), [*self.sliders, "inherited"])
-        self.children = (
-            in_a_row(list(self.sliders.values())),
-            in_a_row([self.inherited]),
-            self.status,
-            self._trouble,
-            self._body,
-            control_names(),
-        )
-        self.inherited.value = self.model.inherited
-        self._show()
-
-    def figure(self) -> Any:
-        """Return the picture that is shown now as a matplotlib figure."""
-        return self.model.figure()
-
-    def _take(self, name: str, control: Any) -> None:
-        setattr(self.model, name, control.value)
-
-    def _show(self) -> None:
-        """Bring every control, the words and the picture to what the model says."""
-        for name, slider in self.sliders.items():
-            slider.value = getattr(self.model, name)
-        self.inherited.value = self.model.inherited
-        self.inherited.description = f"{BOX[self.model.inherited]} Limits are inherited"
-        self.say(self.model.status())
-        self._body.value = self.model.plot().html()

@@ -1,4 +1,4 @@
-"""Full jitter in exact numbers: the total of the waits, the deadline, the attempts that fit.
+"""Jitter in exact numbers: the total of the waits, the deadline, the attempts that fit.
 
 Waits are independent and uniform on windows of different widths (``Retry.window``). Shifted by
 their low ends, the total S of n of them, with widths c_1 … c_n, has the distribution ::
@@ -15,63 +15,39 @@ decimal text says, 0.1 as 1/10, and the answers are fractions. The sum has 2^n t
 blocks of them have a closed form (``_signed_sum``), so that about n^3 operations are enough.
 
 Decorrelated jitter has no such law, since each wait depends on the one before: it is refused
-here with InvalidField and can be sampled (``sample_waits``).
+here with InvalidField and can be sampled (``draws.sample_waits``).
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from durakit.deadline import ahead
 from durakit.errors import InvalidField
+from durakit.lab.backoff.draws import whole
 from durakit.retry import Jitter, Retry
 
 __all__ = [
-    "DEADLINE_RULES",
-    "DeadlineRule",
     "Moments",
-    "Waits",
     "attempts_that_fit",
-    "deadline_policies",
-    "draw_waits",
     "exceeds",
     "exceeds_one",
     "expected_attempts",
     "moments",
-    "sample_waits",
     "total_at_most",
     "wait_until_success",
 ]
 
-Floats = NDArray[np.float64]
-Whole = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 #: The exact law of more waits takes minutes, and Python's whole stack.
 MOST_WAITS: Final = 300
 
-#: Bins of 50 ms that are counted at most: a month.
-_MOST_BINS: Final = 60_000_000
-
 #: Every float64 doubled this often is above every other.
 _ALL_DOUBLINGS: Final = 2100
-
-
-class Generator(Protocol):
-    """What ``draw_waits`` needs of a random.Random."""
-
-    def random(self) -> float:
-        """Return a number uniform in [0, 1)."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -83,7 +59,7 @@ class Moments:
     maximum: Fraction
 
 
-# --- exact windows -----------------------------------------------------------------------
+# -- exact windows ---------------------------------------------------------------------------------
 
 
 def _exact(field: str, value: object) -> Fraction:
@@ -95,13 +71,6 @@ def _exact(field: str, value: object) -> Fraction:
     if not math.isfinite(value):
         raise InvalidField(field, f"needs a finite number, got {value!r}")
     return Fraction(repr(float(value)))
-
-
-def whole(field: str, value: object, least: int) -> int:
-    """``value`` as a whole number from ``least``; else InvalidField naming the field."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidField(field, f"needs a whole number from {least}, got {value!r}")
-    return value
 
 
 def _at_most_waits(field: str, waits: int) -> None:
@@ -169,7 +138,7 @@ def moments(policy: Retry, waits: int) -> Moments:
     return Moments(mean, variance, maximum)
 
 
-# --- the law of the total ----------------------------------------------------------------
+# -- the law of the total --------------------------------------------------------------------------
 
 
 #: (width, how many windows have it), by width, smallest first; widths are whole numbers.
@@ -272,7 +241,7 @@ def exceeds_one(policy: Retry, attempt: int, remaining: float | Fraction) -> Fra
     return Fraction(0) if left >= high else (high - left) / (high - low)
 
 
-# --- how many attempts, how long ----------------------------------------------------------
+# -- how many attempts, how long -------------------------------------------------------------------
 
 
 def attempts_that_fit(
@@ -328,218 +297,3 @@ def wait_until_success(policy: Retry, failing: float | Fraction) -> Fraction | f
         mean += reached * sum(_window(policy, attempt)) / 2
         attempt, reached, top = attempt + 1, reached * share, top * 2
     return mean + at_the_cap * reached / (1 - share)
-
-
-# --- drawing ------------------------------------------------------------------------------
-
-
-def draw_waits(policy: Retry, waits: int, rng: Generator) -> list[float]:
-    """The first ``waits`` waits of one client in seconds, drawn by the runtime's ``Retry.wait``."""
-    drawn: list[float] = []
-    for attempt in range(1, whole("waits", waits, 0) + 1):
-        drawn.append(policy.wait(attempt, rng.random(), drawn[-1] if drawn else None))
-    return drawn
-
-
-class Waits:
-    """``Retry.wait`` for many clients at once."""
-
-    def __init__(self, policy: Retry) -> None:
-        self._policy = policy
-        ends = [policy.window(attempt) for attempt in range(1, self._last_window() + 1)]
-        self._low, self._high = np.array(ends).T
-
-    def _last_window(self) -> int:
-        """The first attempt whose window is at the cap: all later ones have the same."""
-        attempt = 1
-        while self._policy.bound(attempt) < self._policy.cap:
-            attempt += 1
-        return attempt
-
-    def after(self, attempts: Whole | int, draws: Floats, previous: Floats | None) -> Floats:
-        """The waits after failed attempts ``attempts`` (from 1), in seconds.
-
-        Shapes: all alike, one element for each client; ``previous`` are the waits before, which
-        only decorrelated jitter needs, and None at first. The same arithmetic in the same order
-        as ``Retry.wait``, so that one draw gives one wait, to the last bit.
-        """
-        policy = self._policy
-        if policy.jitter == Jitter.DECORRELATED:
-            before = policy.initial if previous is None else previous
-            widest = np.maximum(policy.initial, 3 * before)
-            drawn = np.minimum(policy.cap, policy.initial + draws * (widest - policy.initial))
-            return np.maximum(drawn, policy.floor)
-        row = np.minimum(attempts, len(self._low)) - 1
-        low = self._low[row]
-        waits: Floats = low + draws * (self._high[row] - low)
-        return waits
-
-
-def sample_waits(policy: Retry, waits: int, samples: int, seed: int) -> Floats:
-    """Waits in seconds of many clients: shape (samples, waits), any jitter, by ``seed``."""
-    shape = (whole("samples", samples, 0), whole("waits", waits, 0))
-    draws = np.random.default_rng(seed).random(shape)
-    many = Waits(policy)
-    previous: Floats | None = None
-    for column in range(waits):
-        previous = draws[:, column] = many.after(column + 1, draws[:, column], previous)
-    return draws
-
-
-# --- what to do with a wait that does not fit ---------------------------------------------
-
-#: Each rule, and what it does with a drawn wait that does not fit before the deadline.
-DEADLINE_RULES: Final = {
-    "stop": "stop at once if wait + one attempt would reach the deadline",
-    "stop_noreserve": "stop at once if the wait alone would reach the deadline",
-    "last_chance": "one final attempt, at a random moment that still leaves time for it",
-    "clamp_reserve": "wait as long as still leaves one attempt's time",
-    "clamp": "wait exactly until the deadline",
-    "truncate": "draw every wait from what is left of the window before the deadline",
-    "overshoot": "look at the deadline only before a wait is begun",
-}
-
-
-@dataclass(frozen=True)
-class DeadlineRule:
-    """What one rule does to a crowd; all but ``success`` in an outage without an end.
-
-    ``attempts``: mean of each client. ``give_up``: mean moment of the end, seconds.
-    ``past_deadline``: share of clients whose last attempt ends after the deadline.
-    ``busiest``: the largest share of clients that start in one 50 ms bin later than 2 s.
-    ``success``: share that succeeds if the outage ends at a moment uniform in (0, deadline) and
-    an attempt counts if it starts after that and ends by the deadline (overshoot: whenever).
-    ``attempts_deviation`` and ``give_up_deviation``: standard deviations over clients.
-    """
-
-    rule: str
-    attempts: float
-    give_up: float
-    past_deadline: float
-    busiest: float
-    success: float
-    attempts_deviation: float
-    give_up_deviation: float
-
-
-def deadline_policies(
-    policy: Retry = Retry(0.5, 8.0, 64),  # noqa: B008 - frozen
-    deadline: float = 10.0,
-    attempt_seconds: float = 0.2,
-    *,
-    clients: int = 200_000,
-    seed: int = 0,
-    rules: Sequence[str] = tuple(DEADLINE_RULES),
-) -> tuple[DeadlineRule, ...]:
-    """Simulate what libraries do with a wait that does not fit, one row for each rule.
-
-    Every client starts at 0, attempts take ``attempt_seconds`` and fail; an attempt still under
-    way at the deadline is cut off there, except with 'overshoot'. ``policy.attempts`` holds (64
-    is no limit here). Rules and numbers: the module's reference table, data/README.md.
-    Raises InvalidField for an unknown rule and for numbers out of range.
-    """
-    whole("clients", clients, 1)
-    ahead("deadline", deadline)
-    ahead("attempt_seconds", attempt_seconds)
-    for rule in rules:
-        if rule not in DEADLINE_RULES:
-            raise InvalidField("rules", f"one of {', '.join(DEADLINE_RULES)}; got {rule!r}")
-    return tuple(
-        _Outage(policy, deadline, attempt_seconds, rule, clients).play(np.random.default_rng(seed))
-        for rule in rules
-    )
-
-
-class _Outage:
-    """One rule's clients against a service that never answers."""
-
-    #: Width of a bin, and the moment from which bins are looked at, in seconds.
-    BIN: Final = 0.05
-    FROM: Final = 2.0
-
-    def __init__(
-        self, policy: Retry, deadline: float, attempt_seconds: float, rule: str, clients: int
-    ) -> None:
-        self._policy, self._rule = policy, rule
-        self._deadline, self._attempt = deadline, attempt_seconds
-        self._reserve = max(policy.reserve, attempt_seconds)
-        self._made = np.ones(clients)
-        self._ended = self._end(np.zeros(clients))
-        # The last start so far at which an attempt could still succeed.
-        self._useful = np.zeros(clients)
-        longest = deadline + max(policy.cap + 1.0, policy.floor)
-        if longest / self.BIN > _MOST_BINS:
-            raise InvalidField("deadline", f"with the longest wait it is too far away: {longest} s")
-        self._bins = np.zeros(int(longest / self.BIN) + 2, dtype=np.int64)
-
-    def play(self, rng: np.random.Generator) -> DeadlineRule:
-        """Let every client retry until its rule or its policy ends it."""
-        waits, going = Waits(self._policy), np.arange(len(self._made))
-        previous: Floats | None = None
-        for attempt in range(1, self._policy.attempts):
-            wanted = waits.after(attempt, rng.random(len(going)), previous)
-            starts, goes, last = self._starts(attempt, going, wanted, rng.random(len(going)))
-            self._start(going[goes], starts[goes])
-            again = goes & ~last
-            going, previous = going[again], wanted[again]
-            if not len(going):
-                break
-        return self._row()
-
-    def _starts(
-        self, attempt: int, going: Whole, wanted: Floats, draws: Floats
-    ) -> tuple[Floats, Bools, Bools]:
-        """When the next attempts start, which of them are made, and which of those are the last."""
-        now = self._ended[going]
-        left = self._deadline - now
-        room = left - self._reserve
-        starts, never = now + wanted, np.zeros(len(going), dtype=np.bool_)
-        match self._rule:
-            case "stop":
-                return starts, wanted < room, never
-            case "stop_noreserve":
-                return starts, wanted < left, never
-            case "last_chance":
-                fits = wanted < room
-                floor = self._policy.floor
-                chance = now + floor + draws * (room - floor)
-                return np.where(fits, starts, chance), room > floor, ~fits
-            case "clamp_reserve":
-                latest = self._deadline - self._reserve
-                return np.where(wanted < room, starts, latest), room > 0, never
-            case "clamp":
-                return np.where(wanted < left, starts, self._deadline), left > 0, never
-            case "truncate":
-                window = np.minimum(self._policy.bound(attempt), room)
-                return now + draws * window, room > 0, never
-            case _:
-                return starts, left > 0, never
-
-    def _start(self, clients: Whole, starts: Floats) -> None:
-        self._made[clients] += 1
-        self._ended[clients] = self._end(starts)
-        in_time = starts <= self._deadline - self._attempt
-        if self._rule == "overshoot":
-            in_time[:] = True
-        self._useful[clients[in_time]] = np.minimum(starts[in_time], self._deadline)
-        late = starts[starts > self.FROM]
-        self._bins += np.bincount((late / self.BIN).astype(np.int64), minlength=len(self._bins))
-
-    def _end(self, starts: Floats) -> Floats:
-        """When attempts end that begin at ``starts``; all but one rule cut them off."""
-        ends: Floats = starts + self._attempt
-        return ends if self._rule == "overshoot" else np.minimum(ends, self._deadline)
-
-    def _row(self) -> DeadlineRule:
-        made, ended = self._made, self._ended
-        return DeadlineRule(
-            rule=self._rule,
-            attempts=float(made.mean()),
-            give_up=float(ended.mean()),
-            past_deadline=float((ended > self._deadline).mean()),
-            busiest=float(self._bins.max() / len(made)),
-            # The outage ends before the last useful start: of (0, deadline) that is this share.
-            success=float(self._useful.mean() / self._deadline),
-            attempts_deviation=float(made.std()),
-            give_up_deviation=float(ended.std()),
-        )

@@ -1,0 +1,1 @@
+"""Nested limits of time: really run, drawn, and explored."""

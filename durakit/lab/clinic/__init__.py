@@ -1,0 +1,1 @@
+"""Agents that are ill, their examinations, and the scorecard."""

@@ -1,0 +1,1 @@
+"""What an operation key may be made of, tried while something goes wrong."""
