@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from durakit import testing
+from durakit import starting, testing  # noqa: F401 - what takes long to load comes after it
 from durakit.clock import Clock, ManualClock, SystemClock
 from durakit.define import Call, Found, Tool, Workflow, tool, workflow
 from durakit.driver import Context

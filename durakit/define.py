@@ -101,8 +101,24 @@ class Tool:
         self.parameters = Parameters(function, "call")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the bare function: no journal, no protection."""
+        """Run the bare function with a call of your own: no journal, no protection.
+
+        Raises TypeError where the arguments do not fit; in a workflow that is mostly a forgotten
+        ``ctx.call``, so it says how a tool is called there.
+        """
+        try:
+            inspect.signature(self.function).bind(*args, **kwargs)
+        except TypeError as error:
+            how = f"a tool's first argument is its call; in a workflow: {self._in_a_workflow()}"
+            raise TypeError(f"{self.name}: {error} ({how})") from None
+        if hasattr(args[0] if args else None, "wait_for"):
+            raise TypeError(
+                f"{self.name} was given the workflow's context: {self._in_a_workflow()}"
+            )
         return self.function(*args, **kwargs)
+
+    def _in_a_workflow(self) -> str:
+        return f"ctx.call({getattr(self.function, '__name__', self.name)}, …, key=…)"
 
     def digest(self, *args: Any, **kwargs: Any) -> str:
         """The digest of a call's arguments, as its intent saves it: 64 hexadecimal digits.
@@ -185,7 +201,7 @@ class Parameters:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """A call's arguments with every default filled in, as (args, kwargs).
 
-        A correction gets them so: what it undoes is what was sent, whatever its own defaults are.
+        A compensation gets them so: what it undoes is what was sent, whatever its own defaults are.
         Raises TypeError where they do not fit.
         """
         bound = self._signature.bind(*args, **kwargs)
@@ -303,7 +319,7 @@ def tool(
     opaque tool. ``errors``: exception types that come back as themselves. ``on_unknown``:
     overrides what the contract says of an unknown outcome (``resend``, ``probe``, ``park`` or
     ``compensate``), so that a lesson can show the wrong choice. ``compensate``: another tool with
-    the same parameters, which corrects what this one did (or may have done); it is given all of
+    the same parameters, which undoes what this one did (or may have done); it is given all of
     the call's arguments, defaults too. ``cancel(call)``: asks the service to give up an attempt
     that was left at its limit (or that is interrupted, or whose run is to stop, so that it means
     something without ``timeout`` too); a wish, never a proof.
@@ -403,16 +419,18 @@ def _check_probe(probe: object, *, needed: bool) -> None:
 def _check_compensate(compensate: object, promised: Effect, *, needed: bool) -> None:
     if compensate is None:
         if needed:
-            raise InvalidField("compensate", "on_unknown='compensate' needs a tool that corrects")
+            raise InvalidField(
+                "compensate", "on_unknown='compensate' needs a tool that undoes this one"
+            )
         return
     if promised is Effect.NONE:
-        raise InvalidField("compensate", "a tool without outside effect has nothing to correct")
+        raise InvalidField("compensate", "a tool without outside effect has nothing to undo")
     if not isinstance(compensate, Tool):
         raise InvalidField("compensate", f"declare it with @dk.tool; got {compensate!r}")
     if compensate.contract.on_unknown == "compensate":
-        raise InvalidField("compensate", "a correction is not corrected by another one")
+        raise InvalidField("compensate", "a compensation is not undone by another one")
     if compensate.contract.effect is Effect.NONE:
-        raise InvalidField("compensate", f"{compensate.name} has no outside effect to correct with")
+        raise InvalidField("compensate", f"{compensate.name} has no outside effect to undo it with")
 
 
 def check_retry(retry: object, promised: Effect) -> None:

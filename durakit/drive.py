@@ -34,7 +34,7 @@ from durakit.errors import (
 from durakit.faults import Incarnation
 from durakit.protocol import Event, Status
 from durakit.slots import contradiction, contradicts, disputes, given_back, saved_limits
-from durakit.store import Change, Entry, Lease, OperationMoved, RunRow, Store
+from durakit.store import Change, Entry, Lease, OperationMoved, OperationRow, RunRow, Store
 from durakit.values import compact
 from durakit.workers import Workers
 
@@ -248,7 +248,7 @@ class Drive:
             self.stop(conflict)
 
     def compensate(self, operation: Any) -> None:
-        """Carry out the correction of an unknown operation."""
+        """Carry out the compensation of an unknown operation."""
         raise NotImplementedError
 
     def _settle(self, kind: str, body: dict[str, Any], command: int) -> Suspended | None:
@@ -282,17 +282,7 @@ class Drive:
                 or (disputed and body.get("outcome") == "completed")
             )
         ):
-            event = {
-                None: Event.LATE_REPLY,
-                "completed": Event.RESOLVED_COMPLETED,
-                "not_executed": Event.RESOLVED_NOT_EXECUTED,
-            }[body.get("outcome")]
-            status = protocol.after(Status(row.status), event)
-            change = Change(
-                row.account, tool, key, row.arguments, row.contract, status.value, row.attempts,
-                row.sent, None, (row.status, row.attempts), concludes=status is Status.SUCCEEDED,
-            )  # fmt: skip
-            told = kept
+            change, told = _change_by(row, body.get("outcome")), kept
         else:
             told = {"conflict": body, "saved": None if row is None else row.status}
         try:
@@ -340,3 +330,17 @@ class Drive:
             "again and resume, or cancel the run"
         )
         self.stop(Suspended("needs_decision", reason, why="mismatch"))
+
+
+def _change_by(row: OperationRow, outcome: str | None) -> Change:
+    """The row's move where a person says its ``outcome``; None: a late reply has come."""
+    event = {
+        None: Event.LATE_REPLY,
+        "completed": Event.RESOLVED_COMPLETED,
+        "not_executed": Event.RESOLVED_NOT_EXECUTED,
+    }[outcome]
+    status = protocol.after(Status(row.status), event)
+    return Change(
+        row.account, row.tool, row.key, row.arguments, row.contract, status.value, row.attempts,
+        row.sent, None, (row.status, row.attempts), concludes=status is Status.SUCCEEDED,
+    )  # fmt: skip

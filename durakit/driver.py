@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from durakit import faults, protocol, values
-from durakit.compensation import correct, undo_key
+from durakit.compensation import compensate, undo_key
 from durakit.deadline import Limit, ahead, recovered
 from durakit.define import Tool, Workflow, name_text
 from durakit.drive import Drive, Surroundings
@@ -414,8 +414,8 @@ class Driver(Drive):
             self.stop(stop)
 
     def compensate(self, operation: Operation) -> None:
-        """Carry out the correction of an unknown operation, inside its call."""
-        correct(operation)
+        """Carry out the compensation of an unknown operation, inside its call."""
+        compensate(operation)
 
     def undo(self, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any], key: str) -> Any:
         """See ``Context.compensate``."""
@@ -489,7 +489,7 @@ class Context:
     def compensate(self, tool: Tool, /, *args: Any, key: str, **kwargs: Any) -> Any:
         """Undo a completed call: run the tool's ``compensate`` under the key ``undo:<key>``.
 
-        ``args``, ``kwargs``, ``key``: those of the call. Returns the correction's reply; None
+        ``args``, ``kwargs``, ``key``: those of the call. Returns the compensation's reply; None
         where the call was not executed and nothing is to be undone. The call still counts as
         completed. One of another run that is unknown suspends this run. Raises as ``call`` does;
         the undo is then incomplete, as ``run.operations()`` says.

@@ -34,7 +34,7 @@ usable', 'the operation ended badly'.
              ├─ NotExecuted      a tool raises it: certainly no effect; ``transient`` says whether
              │                   the same request may succeed later
              ├─ Infeasible       a tool raises it: names the condition that is missing
-             ├─ Compensated      it stayed unknown, and what it may have done is corrected
+             ├─ Compensated      it stayed unknown, and what it may have done is undone
              └─ SavedError       an error of a type that is not rebuilt from the disk
 """
 
@@ -128,7 +128,7 @@ class ArgumentsDiffer(UsageError):
         super().__init__(
             f"{what} was first used with other arguments: "
             f"saved digest {saved[:12]}, given digest {given[:12]}. "
-            "What is new needs a new one."
+            "A new piece of business needs a new one."
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -254,7 +254,7 @@ class Infeasible(OperationError):
 
 
 class Compensated(OperationError):
-    """A call whose outcome stayed unknown: what it may have done has been corrected."""
+    """A call whose outcome stayed unknown: what it may have done has been undone."""
 
     def __init__(self, tool: str, key: str) -> None:
         self.tool = tool

@@ -69,6 +69,9 @@ class CrashAt:
     from 1, as the sweep's table numbers them. ``incarnation`` counts the run's claims.
     ``fate`` says what becomes of a request that was sent when the process died: ``lost``, or
     ``late`` (the service acts on it after the crash).
+
+    Raises InvalidField, also for what would say nothing: an occurrence or attempt beside a number,
+    ``late`` at a point where no request is on its way.
     """
 
     place: str | None
@@ -102,6 +105,8 @@ class CrashAt:
             )
         if fate not in ("lost", "late"):
             raise InvalidField("fate", f"'lost' or 'late', got {fate!r}")
+        if fate == "late" and point not in (None, "request_sent", "key_claimed"):
+            raise InvalidField("fate", f"at {point!r} no request is on its way that could be late")
         values = {
             "place": None if number else step_or_tool,
             "point": point,
@@ -111,6 +116,9 @@ class CrashAt:
             "number": number,
             "fate": fate,
         }
+        for name in ("occurrence", "attempt") if number else ():
+            if values[name] != 1:
+                raise InvalidField(name, "a crash by number is at that one boundary of its life")
         for name, value in values.items():
             object.__setattr__(self, name, value)
 

@@ -180,6 +180,32 @@ def _problem(uri: str, shapes: Shapes) -> str | None:
     return f"is damaged ({', '.join(wrong)}: missing or not as they were made)" if wrong else None
 
 
+def check_still_ours(path: Path, size: int) -> None:
+    """Raise DamagedFile where a file that is open here, ``size`` bytes before, was overwritten.
+
+    A connection goes on with its log and its cache, and would not notice. So the header is read
+    past them; by SQLite, since to close a file by other means drops this process's locks. A file
+    that is too short for its header proves nothing if it has not shrunk: whoever is killed while
+    moving pages there from the log leaves one.
+    """
+    try:
+        connection = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)
+        try:
+            if path.stat().st_size >= size:
+                connection.execute("PRAGMA writable_schema = ON")  # then it may be too short
+            (application,) = connection.execute("PRAGMA application_id").fetchone()
+        finally:
+            connection.close()
+    except sqlite3.OperationalError:  # locked or unreadable says nothing
+        return
+    except sqlite3.DatabaseError:
+        application = None
+    if application != APPLICATION_ID:
+        raise DamagedFile(
+            f"{path}: was overwritten or cut off while it was open here; nothing was written"
+        )
+
+
 def create(path: Path, content: bytes) -> None:
     """Put a new database in place, whole or not at all, readable by its owner only.
 

@@ -19,7 +19,7 @@ from durakit.clock import Clock
 from durakit.deadline import seconds
 from durakit.define import name_text
 from durakit.errors import InvalidField, NotAllowed, VersionConflict
-from durakit.store import Store
+from durakit.store import Database
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Items:
     ``owner=`` names another account's namespace, where its rule admits this account.
     """
 
-    def __init__(self, store: Store, account: str, clock: Clock) -> None:
+    def __init__(self, store: Database, account: str, clock: Clock) -> None:
         self._store = store
         self._account = account
         self._clock = clock
@@ -51,7 +51,7 @@ class Items:
     def get(self, namespace: str, key: str, *, owner: str | None = None) -> Item | None:
         """The item, or None where there is none (or none any more). Raises NotAllowed."""
         account = self._admitted(namespace, owner, "read")
-        rows = self._store._read(  # noqa: SLF001 - the two levels share one file
+        rows = self._store.read(
             _SELECT + " AND namespace = ? AND key = ?", (account, namespace, name_text("key", key))
         )
         if not rows or not self._alive(rows[0]):
@@ -89,7 +89,7 @@ class Items:
     def keys(self, namespace: str, *, owner: str | None = None) -> list[str]:
         """The keys of a namespace, in order. Raises NotAllowed."""
         account = self._admitted(namespace, owner, "read")
-        rows = self._store._read(  # noqa: SLF001
+        rows = self._store.read(
             "SELECT key FROM store_item WHERE account = ? AND namespace = ? AND value IS NOT NULL "
             "AND (expires IS NULL OR expires > ?) ORDER BY key",
             (account, namespace, self._clock.now()),
@@ -141,7 +141,7 @@ class Items:
         name_text("namespace", namespace)
         if owner is None or owner == self._account:
             return self._account
-        rows = self._store._read(  # noqa: SLF001
+        rows = self._store.read(
             "SELECT may FROM store_rule WHERE account = ? AND namespace = ? AND other = ?",
             (name_text("owner", owner), namespace, self._account),
         )

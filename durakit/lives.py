@@ -25,9 +25,10 @@ from durakit.compensation import undo_key, undone
 from durakit.define import Workflow
 from durakit.errors import InvalidField, UsageError
 from durakit.faults import Boundary, CrashAt
+from durakit.protocol import Outcome
 from durakit.run import Run, outcome_of
 from durakit.runtime import Runtime
-from durakit.slots import corrections
+from durakit.slots import compensations
 from durakit.store import RunRow, Store, known
 
 #: Virtual seconds between the last thing that a dead driver left and the next one.
@@ -72,7 +73,7 @@ class Ending(NamedTuple):
     blind: bool
     """something unknown was sent again without any promise"""
     compensated: bool = False
-    """an unknown call was corrected; the corrections are not among the effects"""
+    """an unknown call was compensated; the compensations are not among the effects"""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -240,7 +241,7 @@ class Task:
                 path, clock=clock, rng=rng, world=self.world, owner=owner, durability="process"
             )
         # Processes die here, and the power does not: nothing waits for the disk.
-        rt._store._connection().execute("PRAGMA synchronous = OFF")  # noqa: SLF001
+        rt._store.connection().execute("PRAGMA synchronous = OFF")  # noqa: SLF001
         return rt
 
     def _enter_world(self, folder: Path, clock: ManualClock) -> None:
@@ -258,11 +259,12 @@ class Task:
         effects = list(self.world.effects())
         operations = store.operations_of(row)
         # What the workflow itself undoes is work like any other, with and without a crash.
-        nested = {key for _, key in corrections(journal)}
-        corrected = {
+        nested = {key for _, key in compensations(journal)}
+        unknown = {o.key for o in operations if outcome_of(o) == Outcome.UNKNOWN}
+        nested_keys = {
             undo_key(key)
             for (_, key), how in undone(operations, journal).items()
-            if how == "undone" and undo_key(key) in nested
+            if undo_key(key) in nested and (how == "undone" or undo_key(key) in unknown)
         }
         ending = Ending(
             status=row.status,
@@ -272,7 +274,7 @@ class Task:
             effects=tuple(
                 (str(e.get("tool")), str(e.get("digest")))
                 for e in effects
-                if e.get("key") not in corrected
+                if e.get("key") not in nested_keys
             ),
             keys=tuple(
                 (str(e.get("tool")), str(e["key"])) for e in effects if e.get("key") is not None
@@ -287,7 +289,7 @@ class Task:
 
 def _recovered(rt: Runtime, crash: CrashAt | None) -> Life:
     """``rt.recover()``, which may die."""
-    rows = rt._recover(crash=crash)  # noqa: SLF001 - without pandas
+    rows = rt.recover_rows(crash=crash)
     _, did, _, detail = rows[-1] if rows else ("", "", "", "")
     return Life(rt, did == "crashed", detail if did in ("error", "owned") else "")
 
@@ -302,7 +304,7 @@ def _awaited_signal(store: Store, row: RunRow) -> str | None:
 
 def _last_moment(store: Store) -> float:
     """The latest time in the journal: nothing else of a dead driver's clock is known."""
-    ((moment,),) = store._read("SELECT max(time) FROM journal")  # noqa: SLF001
+    ((moment,),) = store.read("SELECT max(time) FROM journal")
     return ManualClock.START if moment is None else float(moment)
 
 

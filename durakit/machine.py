@@ -38,6 +38,7 @@ from durakit.define import Workflow, register
 from durakit.driver import Context, Driver
 from durakit.errors import (
     ArgumentsDiffer,
+    Cancelled,
     InvalidField,
     Suspended,
     UnloadableValue,
@@ -212,6 +213,8 @@ class MachineDriver(Driver):
     def _execute(self, args: list[Any], kwargs: dict[str, Any]) -> None:
         del kwargs
         self._unsaved: list[Saved] = []
+        #: our last entry when we last looked for what others want
+        self._looked_at = 0
         saved = self._enter(args[0])
         state = self._loaded(saved.form)
         if saved.done is not None:  # no transition follows the last one
@@ -223,6 +226,7 @@ class MachineDriver(Driver):
         text = compact(saved.form)
         ctx = Context(self)
         while True:
+            self._heed_cancel()
             before = text
             transition += 1
             # A turn belongs to its transition: after a restart it keeps its end, and the next
@@ -246,6 +250,21 @@ class MachineDriver(Driver):
                 return
             if full:
                 self._park_without_end(transition)
+
+    def _heed_cancel(self) -> None:
+        """Between two transitions a wish to stop is heard, also where none touches ctx."""
+        if self._has_open_call():
+            return  # first it is found out how that ended
+        if self.lease.seq == self._looked_at:
+            self.commands_waiting = True  # nothing was appended that would tell us
+        self.consume_commands()
+        self._looked_at = self.lease.seq
+        if self.cancel:
+            self.stop(Cancelled())
+
+    def _has_open_call(self) -> bool:
+        """Whether the transition that is entered again had begun a call, and has no outcome."""
+        return any(slot.kind == "call" and not slot.final for slot in self._slots)
 
     def _park_without_end(self, transition: int) -> NoReturn:
         """It may be long, or run in circles: a person can tell, and the state is saved."""
@@ -322,7 +341,7 @@ class MachineDriver(Driver):
 
     def begin_new_work(self, name: str, key: str | None) -> None:
         """While a call of the re-entered transition is open, what leads to it is recovery."""
-        if key is not None or not any(s.kind == "call" and not s.final for s in self._slots):
+        if key is not None or not self._has_open_call():
             super().begin_new_work(name, key)
 
     def _left_over(self) -> None:

@@ -55,7 +55,7 @@ from durakit.protocol import (
 )
 from durakit.record import OperationRecord
 from durakit.slots import (
-    begun_correction,
+    begun_compensation,
     concludes,
     contradiction,
     in_one_line,
@@ -100,7 +100,7 @@ class Operation(OperationRecord):
         self.probes = 0
         self.settle_ends: float | None = None
         self.last_error: Exception | None = None
-        #: the unknown call inside of which this is the correction
+        #: the unknown call inside of which this is the compensation
         self.inside = undoes if isinstance(undoes, Operation) else None
         #: (tool, key) of the operation that this one undoes
         self.undoes = (undoes.tool.name, undoes.key) if isinstance(undoes, Operation) else undoes
@@ -139,7 +139,7 @@ class Operation(OperationRecord):
                     case Refuse(reason):
                         self._refuse(reason)
                     case Compensate():
-                        # What is still running could act after its correction.
+                        # What is still running could act after its compensation.
                         if not self._still_running():
                             self._compensate()
                         decision = None
@@ -210,11 +210,11 @@ class Operation(OperationRecord):
         return protocol.decide(record, request, self.contract(), self.tool.policy, now, draw)
 
     def _stopping(self) -> str | None:
-        """Why no new work may begin. A correction is no new work, it ends what was begun."""
+        """Why no new work may begin. A compensation is no new work, it ends what was begun."""
         return None if self.inside is not None else self.drive.stopping()
 
     def _remaining(self) -> float | None:
-        """Seconds left; where the limits have fired, a correction has a settle allowance."""
+        """Seconds left; where the limits have fired, a compensation has a settle allowance."""
         if self.inside is None or self.drive.stopping() is None:
             return self.drive.remaining()
         ends = self.settle_ends or self.drive.clock.monotonic() + self.drive.around.settle
@@ -525,11 +525,11 @@ class Operation(OperationRecord):
         )
 
     def _compensate(self) -> NoReturn:
-        """Correct what it may have done; what it was stays unknown, and is closed."""
+        """Undo what it may have done; what it was stays unknown, and is closed."""
         self._begin_compensation()
         try:
             self.drive.compensate(self)
-        except Exception as error:  # noqa: BLE001 - a correction fails like any other call
+        except Exception as error:  # noqa: BLE001 - a compensation fails like any other call
             self._park(f"undo incomplete: {in_one_line(error)}", why="undo incomplete")
         compensated = Compensated(self.tool.name, self.key)
         saved = values.dump_error(compensated)
@@ -539,7 +539,7 @@ class Operation(OperationRecord):
         raise compensated
 
     def _begin_compensation(self) -> None:
-        """Save that it is being corrected, and by which tool: no other one goes on with it."""
+        """Save that it is being compensated, and by which tool: no other one goes on with it."""
         assert self.row is not None
         assert self.tool.compensate is not None
         by = self.tool.compensate.name
@@ -547,7 +547,7 @@ class Operation(OperationRecord):
             change = self.change(Event.COMPENSATION_BEGUN)
             self.note("compensating", compact({"by": by}), change)
             return
-        begun = begun_correction(self.drive.entries, self.tool.name, self.key)
+        begun = self.drive.read(begun_compensation, self.drive.entries, self.tool.name, self.key)
         if begun not in (None, by):
             self._park(
                 f"unknown: tool {begun} has begun to compensate it, and {by} is declared now. "
@@ -556,8 +556,8 @@ class Operation(OperationRecord):
             )
 
     def reopen(self) -> None:
-        """Its correction was certainly not executed: what is learned about it counts again."""
-        why = compact({"because": "its correction was not executed"})
+        """Its compensation was certainly not executed: what is learned about it counts again."""
+        why = compact({"because": "its compensation was not executed"})
         self.note("reopened", why, self.change(Event.COMPENSATION_REFUSED))
 
     def _still_running(self) -> bool:

@@ -22,7 +22,7 @@ The rules:
    a resend is a state of its own, RESENT: a refusal takes it back to DISPATCHED, not to REFUSED.
 4. A deadline or a cancel request stops new work, never the truth: an unknown operation may
    still be probed, or sent again once under its key, within its settle allowance.
-5. A correction that has begun is brought to its end. The call that it corrects is COMPENSATING
+5. A compensation that has begun is brought to its end. The call that it undoes is COMPENSATING
    meanwhile, and COMPENSATED then: whatever is heard of it late is kept beside that.
 
 What is inelegant: contract ``none`` (a tool without outside effect) uses the same records
@@ -71,9 +71,9 @@ class Status(StrEnum):
     FAILED = "FAILED"
     """certainly not executed, and the service's word is final"""
     COMPENSATING = "COMPENSATING"
-    """its correction has begun: what is heard of it from now on is kept, and settles nothing"""
+    """its compensation has begun: what is heard of it from now on is kept, and settles nothing"""
     COMPENSATED = "COMPENSATED"
-    """nobody learned whether it was executed; what it may have done is corrected"""
+    """nobody learned whether it was executed; what it may have done is undone"""
 
 
 class Event(StrEnum):
@@ -123,8 +123,8 @@ TRANSITIONS: dict[tuple[Status, Event], Status] = {
     (_S.RESENT, _E.RESOLVED_COMPLETED): _S.SUCCEEDED,
     (_S.DISPATCHED, _E.RESOLVED_NOT_EXECUTED): _S.REFUSED,
     (_S.RESENT, _E.RESOLVED_NOT_EXECUTED): _S.REFUSED,
-    # Saved before the correction's own intent. A late reply in between would complete a call that
-    # is being undone: so none leads out of here, but the end of the correction itself.
+    # Saved before the compensation's own intent. A late reply in between would complete a call that
+    # is being undone: so none leads out of here, but the end of the compensation itself.
     (_S.DISPATCHED, _E.COMPENSATION_BEGUN): _S.COMPENSATING,
     (_S.RESENT, _E.COMPENSATION_BEGUN): _S.COMPENSATING,
     (_S.COMPENSATING, _E.COMPENSATION_REFUSED): _S.DISPATCHED,
@@ -314,7 +314,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Compensate:
-    """Correct what the unknown operation may have done, by an operation with its own key."""
+    """Undo what the unknown operation may have done, by an operation with its own key."""
 
 
 @dataclass(frozen=True)

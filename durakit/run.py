@@ -139,12 +139,12 @@ class Run:
 
         Columns: tool, key, status (what the disk says), outcome (what that means), attempts,
         contract, first_sent, sent (UTC), run (that drove it last), undo: ``undone`` or ``undo
-        incomplete`` where a correction of it was begun, else empty.
+        incomplete`` where a compensation of it was begun, else empty.
         """
         rows = self._store.operations_of(self._row())
-        # Only a run with corrections has to be read for them.
-        corrected = any(row.key.startswith(undo_key("")) for row in rows)
-        entries = self._store.read_journal(self._number) if corrected else []
+        # Only a run with compensations has to be read for them.
+        compensated = any(row.key.startswith(undo_key("")) for row in rows)
+        entries = self._store.read_journal(self._number) if compensated else []
         table: pd.DataFrame = tables().operations(rows, undone(rows, entries))
         return table
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
+import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from durakit import faults, protocol, values
 from durakit.clock import Clock, SystemClock
@@ -50,6 +52,15 @@ _dead: set[tuple[str, str]] = set()
 def declare_dead(file: str, owner: str) -> None:
     """``owner`` of ``file`` will never write again (its process has been reaped)."""
     _dead.add((file, owner))
+
+
+class RecoveryRow(NamedTuple):
+    """What recovery did with one run; ``Runtime.recover`` says what the words mean."""
+
+    run: str
+    did: str
+    status: str
+    detail: str
 
 
 class Runtime:
@@ -104,6 +115,10 @@ class Runtime:
     def durable(self) -> bool:
         """Whether a run survives the death of this process."""
         return not self._store.memory
+
+    def check_clock(self) -> None:
+        """Raises ClockMismatch where another kind of clock drives this file."""
+        self._store.check_clock()
 
     def close(self) -> None:
         """Close the file."""
@@ -291,27 +306,7 @@ class Runtime:
                 return run
             if claimed.row.source != workflow.source and "code has changed" not in run.note:
                 run.note = "the code has changed since the run was saved"
-            incarnation.number = claimed.lease.token
-            around = Surroundings(
-                self._store, self._clock, self._rng, self._workers, self._lease, self._settle,
-                self._is_dead,
-            )  # fmt: skip
-            row = claimed.row
-            drives = MachineDriver if isinstance(workflow, Machine) else Driver
-            driver = drives(around, workflow, row, claimed.lease, claimed.entries, incarnation)
-            try:
-                driver.drive()
-                if incarnation.armed:
-                    told = "the crash point was not reached"
-                    run.note = f"{run.note}; {told}" if run.note else told
-            except SimulatedCrash as died:
-                self._bury(owner)
-                run.crash = died
-            except LeaseLost as lost:
-                run.note = f"owned elsewhere: {lost}"
-                # It will never write again, so whatever it still seems to hold is free.
-                declare_dead(self._store.name, owner)
-                self._incarnations += 1
+            self._drive_claimed(run, workflow, claimed, incarnation)
         except BaseException:
             # An interrupt or a store that failed ended this incarnation; a lease that it could
             # not give back is free to its successor in this process.
@@ -321,6 +316,32 @@ class Runtime:
         finally:
             self._driving = None
         return run
+
+    def _drive_claimed(
+        self, run: Run, workflow: Workflow, claimed: Claimed, incarnation: Incarnation
+    ) -> None:
+        """Drive a run that is ours, up to its end, a wait or a crash."""
+        owner = claimed.lease.owner
+        incarnation.number = claimed.lease.token
+        around = Surroundings(
+            self._store, self._clock, self._rng, self._workers, self._lease, self._settle,
+            self._is_dead,
+        )  # fmt: skip
+        drives = MachineDriver if isinstance(workflow, Machine) else Driver
+        driver = drives(around, workflow, claimed.row, claimed.lease, claimed.entries, incarnation)
+        try:
+            driver.drive()
+            if incarnation.armed:
+                told = "the crash point was not reached"
+                run.note = f"{run.note}; {told}" if run.note else told
+        except SimulatedCrash as died:
+            self._bury(owner)
+            run.crash = died
+        except LeaseLost as lost:
+            run.note = f"owned elsewhere: {lost}"
+            # It will never write again, so whatever it still seems to hold is free.
+            declare_dead(self._store.name, owner)
+            self._incarnations += 1
 
     def _why_not(self, row: RunRow) -> str:
         if row.status in FINAL_STATUSES:
@@ -346,37 +367,60 @@ class Runtime:
         ``wait``: seconds to keep trying runs that are owned by others. Returns a table (run,
         did, status, detail); ``did`` is ``driven`` (``status`` says to where), or why not:
         ``parked``, ``waiting``, ``owned`` (until when, and by whom) or ``error``; one run's
-        trouble never stops the others.
+        trouble never stops the others. A sys.exit() in a run's code is raised when they have had
+        their turn; one in a signal's handler at once.
         """
-        table: pd.DataFrame = tables().recovery(self._recover(wait))
+        rows, leaving = self._recover_all(wait, None)
+        if leaving is not None:
+            raise leaving
+        table: pd.DataFrame = tables().recovery(rows)
         return table
 
-    def _recover(
-        self, wait: float = 0, *, crash: CrashAt | None = None
-    ) -> list[tuple[str, str, str, str]]:
+    def recover_rows(self, wait: float = 0, *, crash: CrashAt | None = None) -> list[RecoveryRow]:
+        """``recover`` without pandas, for the command line and the sweep.
+
+        ``crash``: where the drive of a run shall die; ``did`` is ``crashed`` then. A sys.exit() in
+        a run's code is an ``error``.
+        """
+        return self._recover_all(wait, crash)[0]
+
+    def _recover_all(
+        self, wait: float, crash: CrashAt | None
+    ) -> tuple[list[RecoveryRow], SystemExit | None]:
+        """The table's rows, and the last wish to leave that a run's own code had."""
         _check_at_least_zero("wait", wait, int | float)
         ends = self._clock.monotonic() + wait
-        done: dict[str, tuple[str, str, str, str]] = {}
+        done: dict[str, RecoveryRow] = {}
+        leaving: SystemExit | None = None
         while True:
             self._hand_in_late_replies()
             owned = False
             for row in self._store.list_runs(self.account, OPEN_STATUSES):
-                if row.id in done and done[row.id][1] != "owned":
+                if row.id in done and done[row.id].did != "owned":
                     continue
-                line = self._recover_one(row, crash)
-                owned = owned or line[1] == "owned"
+                try:
+                    line = self._recover_one(row, crash)
+                except SystemExit as leave:
+                    if _is_of_a_signal(leave):
+                        raise
+                    leaving = leave
+                    told = f"the code that was to run has called sys.exit({leave.code!r})"
+                    line = RecoveryRow(row.id, "error", row.status, told)
+                owned = owned or line.did == "owned"
                 done[row.id] = line
             left = ends - self._clock.monotonic()
             if not owned or left <= 0:
-                return list(done.values())
+                return list(done.values()), leaving
             self._clock.sleep(max(LEAST_WAIT, min(POLL, left)))
 
-    def _recover_one(self, row: RunRow, crash: CrashAt | None = None) -> tuple[str, str, str, str]:
+    def _recover_one(self, row: RunRow, crash: CrashAt | None = None) -> RecoveryRow:
         asleep = row.wake is None or row.wake > self._clock.now()
         if row.status == "waiting" and not row.commands and asleep:
-            return row.id, "waiting", row.status, Run(self._store, self._clock, row).reason
+            reason = Run(self._store, self._clock, row).reason
+            return RecoveryRow(row.id, "waiting", row.status, reason)
         if row.status == "needs_decision" and not row.commands:
-            return row.id, "parked", row.status, Run(self._store, self._clock, row).reason
+            reason = Run(self._store, self._clock, row).reason
+            return RecoveryRow(row.id, "parked", row.status, reason)
         try:
             workflow = self._matching_workflow(row)
             run = self._drive(
@@ -386,14 +430,15 @@ class Runtime:
             )  # fmt: skip
             status = run.status
             if run.crash is not None:
-                return row.id, "crashed", status, str(run.crash)
+                return RecoveryRow(row.id, "crashed", status, str(run.crash))
             if run.note.startswith("owned"):
-                return row.id, "owned", status, run.note
-            return row.id, "driven", status, run.note or run.reason
+                return RecoveryRow(row.id, "owned", status, run.note)
+            return RecoveryRow(row.id, "driven", status, run.note or run.reason)
         except (KeyboardInterrupt, SystemExit, Stop):
             raise
         except BaseException as error:  # noqa: BLE001 - asyncio's CancelledError, say, of a tool
-            return row.id, "error", row.status, f"{type(error).__name__}: {error}"
+            problem = f"{type(error).__name__}: {error}"
+            return RecoveryRow(row.id, "error", row.status, problem)
 
     def _hand_in_late_replies(self) -> None:
         """What abandoned tools have meanwhile answered becomes a command to the driver."""
@@ -429,7 +474,7 @@ class Runtime:
 
         ``outcome``: ``completed`` (``result`` is what the call returns), ``not_executed``
         (which permits the next attempt under the same key) or ``compensate`` (nobody knows: the
-        tool's correction is carried out, under a key of its own; refused where neither the tool
+        tool's compensation is carried out, under a key of its own; refused where neither the tool
         as declared here nor its intent names one).
 
         ``by`` names who says so; it is kept. The word is left as a command: the next
@@ -444,23 +489,7 @@ class Runtime:
         name_text("by", by)
         row = self._store.find_run(self.account, name_text("id", id))
         operation = self._find_operation(row, name_text("key", key), tool)
-        if operation.status == protocol.Status.COMPENSATING:
-            raise UsageError(
-                f"operation {key!r} is being compensated: say how its correction "
-                f"{undo_key(key)!r} ended, or let rt.recover() go on. Nothing was changed"
-            )
-        if operation.status not in protocol.UNRESOLVED and not self._is_disputed(row, operation):
-            known = outcome_of(operation)
-            raise UsageError(
-                f"operation {key!r} is not unknown: it is {known}. Nothing was changed"
-            )
-        if outcome == "compensate" and not self._has_correction(operation):
-            raise InvalidField(
-                "outcome",
-                f"'compensate' needs a tool that corrects, and {operation.tool} declares no "
-                "compensate=…: declare it with one (or import its module here) first. Nothing was "
-                "changed",
-            )
+        self._check_resolvable(row, operation, outcome)
         body: dict[str, Any] = {
             "tool": operation.tool, "key": key, "outcome": outcome, "by": by,
             "attempts": operation.attempts,
@@ -474,8 +503,33 @@ class Runtime:
         run.note = "noted; rt.recover() or rt.resume(id) goes on"
         return run
 
-    def _has_correction(self, operation: OperationRow) -> bool:
-        """Whether the tool, as it is declared here or as its latest intent says, has one."""
+    def _check_resolvable(self, row: RunRow, operation: OperationRow, outcome: str) -> None:
+        """Raises UsageError or InvalidField where a person's word can settle nothing."""
+        if operation.status == protocol.Status.COMPENSATING:
+            raise UsageError(
+                f"operation {operation.key!r} is being compensated: say how its compensation "
+                f"{undo_key(operation.key)!r} ended, or let rt.recover() go on. Nothing was changed"
+            )
+        if operation.status == protocol.Status.COMPENSATED:
+            raise UsageError(
+                f"operation {operation.key!r} is compensated, and its key is closed: its outcome "
+                "stays unknown. Nothing was changed"
+            )
+        if operation.status not in protocol.UNRESOLVED and not self._is_disputed(row, operation):
+            known = outcome_of(operation)
+            raise UsageError(
+                f"operation {operation.key!r} is not unknown: it is {known}. Nothing was changed"
+            )
+        if outcome == "compensate" and not self._can_be_compensated(operation):
+            raise InvalidField(
+                "outcome",
+                f"'compensate' needs a tool that undoes it, and {operation.tool} declares no "
+                "compensate=…: declare it with one (or import its module here) first. Nothing was "
+                "changed",
+            )
+
+    def _can_be_compensated(self, operation: OperationRow) -> bool:
+        """Whether the tool, as it is declared here or as its latest intent says, can be undone."""
         declared = find_tool(operation.tool)
         if declared is not None and declared.compensate is not None:
             return True
@@ -577,6 +631,12 @@ class Runtime:
     def compact(self) -> None:
         """Give the space of removed runs back to the disk."""
         self._store.compact()
+
+
+def _is_of_a_signal(leave: SystemExit) -> bool:
+    """Whether a signal's handler ends the process, and not the code that ran when it came."""
+    handlers = {getattr(signal.getsignal(n), "__code__", None) for n in signal.valid_signals()}
+    return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(leave.__traceback__))
 
 
 def _without_code(row: RunRow, error: Exception) -> Workflow:

@@ -49,13 +49,13 @@ CREATE INDEX run_open ON run (account, status)
 --   run      started · claimed · released · parked · waiting · completed · failed · cancelled
 --   work     step · checkpoint · limit (a deadline that fired there)
 --   call     intent · attempt (it failed, and what follows) · probe · result · late_reply ·
---            resolved · replayed · refused · compensating (its correction has begun) · reopened (that
---            was not executed) · compensated · cancel_asked (of the tool's service)
+--            resolved · replayed · refused · compensating (its compensation has begun) ·
+--            reopened (that was not executed) · compensated · cancel_asked (of the tool's service)
 --   wait     timer · timer_fired · waiting_for · received
 --   others   cancel_requested · signal (a command, consumed)
 -- `digest` is SHA-256 over the digest of the entry before (for the first entry: over the upper
--- half of its run's row) and this row: a chain, so that an altered, missing or added row shows. (It detects damage and clumsy edits; somebody who can
--- write the file can also compute digests.)
+-- half of its run's row) and this row: a chain, so that an altered, missing or added row shows.
+-- (It detects damage and clumsy edits; somebody who can write the file can also compute digests.)
 --
 -- `place` is run * 2^32 + seq: one number that is both the order and the address, so that a run's
 -- entries lie side by side and no second index has to be written with every append.

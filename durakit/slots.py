@@ -12,7 +12,7 @@ from typing import Any
 
 from durakit import protocol, values
 from durakit.define import Tool
-from durakit.errors import Suspended, UnsavableValue
+from durakit.errors import DamagedFile, Suspended, UnsavableValue
 from durakit.store import Entry
 from durakit.values import UnsavableResult, compact
 
@@ -92,13 +92,13 @@ def tokens_left(entries: list[Entry], tool: str) -> int | None:
 def slots_of(entries: list[Entry]) -> list[Slot]:
     """The places that the journal has saved, in the order of the workflow."""
     slots: list[Slot] = []
-    #: a correction's place → the place of the call that it is part of, until that one goes on
+    #: a compensation's place → the place of the call that it is part of, until that one goes on
     nested: dict[tuple[str | None, str | None], tuple[str, str]] = {}
     for entry in entries:
         kind, place = entry.kind, (entry.step, entry.key)
-        corrected = _corrected_inside(entry)
-        if corrected is not None:
-            nested[place] = corrected
+        outer = _compensated_inside(entry)
+        if outer is not None:
+            nested[place] = outer
         if place in nested:
             continue
         if nested and kind in ("compensated", "reopened"):
@@ -130,24 +130,63 @@ def slots_of(entries: list[Entry]) -> list[Slot]:
     return slots
 
 
-def _corrected_inside(entry: Entry) -> tuple[str, str] | None:
-    """(tool, key) of the unknown call inside of which this entry begins or ends a correction."""
+def _compensated_inside(entry: Entry) -> tuple[str, str] | None:
+    """(tool, key) of the unknown call inside of which this entry begins or ends a compensation."""
     if entry.kind not in ("intent", "replayed", "refused") or '"nested":true' not in entry.payload:
         return None
-    undoes = json.loads(entry.payload).get("undoes", {})  # a reply may say 'nested' of itself
-    return (undoes["tool"], undoes["key"]) if undoes.get("nested") else None
+    told = undoes_of(entry)  # a reply may say 'nested' of itself
+    return (told["tool"], told["key"]) if told and told.get("nested") else None
 
 
-def corrections(entries: list[Entry]) -> set[tuple[str | None, str | None]]:
-    """(tool, key) of the corrections that ran inside the unknown call that they correct."""
-    return {(entry.step, entry.key) for entry in entries if _corrected_inside(entry) is not None}
+def undoes_of(entry: Entry) -> dict[str, Any] | None:
+    """What an entry says of the operation that its own one undoes; None: it undoes none.
+
+    Raises DamagedFile where that is not as we write it.
+    """
+    if '"undoes"' not in entry.payload:
+        return None
+    told = _body(entry).get("undoes")
+    if told is None:
+        return None
+    if not isinstance(told, dict) or not all(isinstance(told.get(n), str) for n in ("tool", "key")):
+        raise _misread(entry, "undoes")
+    return told
 
 
-def begun_correction(entries: list[Entry], tool: str, key: str) -> str | None:
-    """The tool that has begun to correct an operation, as this journal has it; None: it has not."""
+def _body(entry: Entry) -> dict[str, Any]:
+    try:
+        body = json.loads(entry.payload)
+    except ValueError as error:
+        raise _misread(entry, "payload") from error
+    if not isinstance(body, dict):
+        raise _misread(entry, "payload")
+    return body
+
+
+def _misread(entry: Entry, field: str) -> DamagedFile:
+    """The digests agree, so somebody has computed them anew over a payload of their own."""
+    return DamagedFile(
+        f"journal entry {entry.seq}, {entry.kind} of {entry.step} {short(entry.key or '')}: its "
+        f"{field} is not as durakit writes it. Nothing was changed"
+    )
+
+
+def compensations(entries: list[Entry]) -> set[tuple[str | None, str | None]]:
+    """(tool, key) of the compensations that ran inside the unknown call that they undo."""
+    return {(entry.step, entry.key) for entry in entries if _compensated_inside(entry) is not None}
+
+
+def begun_compensation(entries: list[Entry], tool: str, key: str) -> str | None:
+    """The tool whose compensation of an operation this journal has begun, or None.
+
+    Raises DamagedFile where the entry does not say.
+    """
     for entry in reversed(entries):
         if entry.kind == "compensating" and (entry.step, entry.key) == (tool, key):
-            return str(json.loads(entry.payload)["by"])
+            by = _body(entry).get("by")
+            if not isinstance(by, str):
+                raise _misread(entry, "by")
+            return by
     return None
 
 

@@ -540,7 +540,7 @@ def _verdict(ending: Ending, reference: Ending) -> tuple[str, str]:
         asked = ending.why == "unknown" or reference.status == "needs_decision"
         return (HANDED_OVER if asked else STUCK), ending.reason
     if ending.compensated and not reference.compensated:
-        return COMPENSATED, "it stayed unknown, and what it may have done is corrected"
+        return COMPENSATED, "it stayed unknown, and what it may have done is undone"
     if missing and ending.status == "completed":
         return LOST, f"{missing.total()} effect(s) less than without a crash"
     if (ending.status, ending.result) != (reference.status, reference.result):

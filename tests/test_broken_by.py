@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 import durakit as dk
 from durakit import files
-from durakit.errors import RunNotFound, StoreFull
+from durakit.errors import DamagedFile, RunNotFound, StoreFull
 from durakit.mail import Mailbox
 from durakit.schema import SCHEMA_VERSION, _statements
 from durakit.sweep import can_fork
@@ -152,6 +152,45 @@ def test_sys_exit_in_a_tool_frees_the_lease_and_ends_the_process_that_was_told_t
         assert owner(rt, "w") is None
     rt.recover()
     assert rt.get("w").why == "no progress"
+
+
+def start_to_leave(rt, box, leave):
+    """Start a run whose tool is ``leave``, and then two that send one mail each."""
+    tools = {"leaves": dk.tool(leave, name="leaves early", effect="none")}
+    for name in ("second", "third"):
+        tools[name] = dk.tool(lambda call: box.send(*TO), name=f"sends {name}")
+    for name, tool in tools.items():
+        rt.start(one_mail(tool, name), id=name)
+
+
+def test_sys_exit_in_one_run_leaves_the_others_their_turn(rt, box):
+    """The process ends as it was told to, and before that the ledger has the others' mails."""
+    start_to_leave(rt, box, lambda call: sys.exit(3))
+    with pytest.raises(SystemExit) as left:
+        rt.recover()
+    assert left.value.code == 3
+    assert owner(rt, "leaves") is None
+    assert [rt.get(name).status for name in ("second", "third")] == ["completed", "completed"]
+    assert len(box.effects()) == 2
+
+
+def test_sys_exit_in_the_handler_of_a_signal_ends_the_process_at_once(rt, box):
+    """Who stops a worker does not wait for all of its runs."""
+
+    def handler(number, frame):
+        del number, frame
+        sys.exit(4)
+
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        start_to_leave(rt, box, lambda call: signal.raise_signal(signal.SIGTERM))
+        with pytest.raises(SystemExit) as left:
+            rt.recover()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert left.value.code == 4
+    assert owner(rt, "leaves") is None
+    assert box.effects() == []
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
@@ -618,6 +657,52 @@ def replace(path: Path) -> None:
     path.with_name("copy.db").replace(path)
 
 
+def overwrite(file, content):
+    """Write into the very file that is there, a second later by its own clock."""
+    moment = file.stat().st_mtime_ns + 1_000_000_000
+    with file.open("r+b") as written:
+        written.truncate(0)
+        written.write(content)
+    os.utime(file, ns=(moment, moment))
+
+
+OVERWRITTEN = {
+    "emptied": lambda content: b"",
+    "cut in half": lambda content: content[: len(content) // 2],
+    "cut after a page": lambda content: content[:4096],
+    "noise in front": lambda content: b"noise" * 20 + content[100:],
+    "nothing but zeros": lambda content: bytes(len(content)),
+    "longer than before": lambda content: b"x" * (2 * len(content)),
+}
+
+
+@pytest.mark.parametrize("how", OVERWRITTEN)
+def test_a_file_overwritten_in_place_under_a_runtime_is_not_written_to(rt, box, how):
+    """Its log and its cache would go on, and lose all at the end: the tool is not called."""
+    workflow = one_mail(sender(box))
+    rt.start(workflow, id="before")
+    file = Path(rt._store.name)
+    left = OVERWRITTEN[how](file.read_bytes())
+    overwrite(file, left)
+    with pytest.raises(DamagedFile, match="overwritten or cut off while it was open here"):
+        rt.run(workflow, id="after")
+    with pytest.raises(DamagedFile):
+        rt.resume("before")
+    assert box.effects() == []
+    assert file.read_bytes() == left
+
+
+def test_a_header_that_speaks_of_pages_that_are_still_in_the_log_is_no_damage(rt, box):
+    """So a process leaves it that is killed while it moves pages there; the log has the rest."""
+    rt.start(one_mail(sender(box)), id="w")
+    file = Path(rt._store.name)
+    content = bytearray(file.read_bytes())
+    content[28:32] = (len(content) // 4096 + 7).to_bytes(4, "big")
+    overwrite(file, content)
+    assert rt.resume("w").status == "completed"
+    assert len(box.effects()) == 1
+
+
 @pytest.mark.parametrize("do", [remove, replace])
 def test_a_file_removed_or_replaced_under_a_runtime_is_not_written_to(rt, box, tmp_path, do):
     """What would be lost with the last handle is refused, and nothing is sent on its strength."""
@@ -681,7 +766,7 @@ def test_a_disk_that_is_full_at_any_append_costs_no_mail_and_adds_none(tmp_path,
         code = filling(sender(box, "idempotent", timeout=3), kind)
         first = {} if kind == "workflow" else State()
         with dk.Runtime(tmp_path / f"{room}.db", clock=clock, durability="process") as rt:
-            connection = rt._store._connection()
+            connection = rt._store.connection()
             (pages,) = connection.execute("PRAGMA page_count").fetchone()
             connection.execute(f"PRAGMA max_page_count = {pages + room}")
             full = False
@@ -831,7 +916,7 @@ def test_a_kill_before_any_line_of_opening_a_file_leaves_one_that_opens(tmp_path
                 os._exit(0)
         killed = os.WIFSIGNALED(os.waitpid(child, 0)[1])
         with dk.Runtime(path, clock=dk.ManualClock()) as rt:
-            assert rt._store._read("PRAGMA user_version") == [(SCHEMA_VERSION,)], number
+            assert rt._store.read("PRAGMA user_version") == [(SCHEMA_VERSION,)], number
             assert rt.runs().empty
         if not killed:
             break

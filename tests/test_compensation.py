@@ -1,4 +1,4 @@
-"""Undoing: a correction has its own key; what was done stays done, and unknown stays unknown."""
+"""Undoing: a compensation has its own key; what was done stays done, and unknown stays unknown."""
 
 import json
 import sqlite3
@@ -11,7 +11,9 @@ import pytest
 
 import durakit as dk
 from durakit import define
+from durakit.errors import DamagedFile
 from durakit.mail import PROFILES, Fault, Mailbox
+from durakit.store import Store
 
 ADA = "ada@example.org"
 
@@ -76,7 +78,7 @@ def undo_of(run: dk.Run) -> dict[str, str]:
 
 @pytest.mark.parametrize("fault", ["reply_lost", "request_lost"])
 def test_an_unknown_call_is_compensated_where_a_person_says_so(tmp_path, fault):
-    """Whether it happened or not: one correction, its own key, and the outcome stays unknown."""
+    """Whether it happened or not: one compensation, its own key, and the outcome stays unknown."""
     lab = Lab(tmp_path, f"person_{fault}")
     lab.mail.plan = [Fault(fault)]
     run = lab.runtime.run(lab.letter, ADA, id="u")
@@ -105,7 +107,7 @@ def test_a_tool_may_be_declared_to_be_compensated_at_once(tmp_path):
     assert lab.sent() == (1, 1)
 
 
-def test_L043_a_correction_that_fails_for_good_leaves_the_undo_incomplete(tmp_path):
+def test_L043_a_compensation_that_fails_for_good_leaves_the_undo_incomplete(tmp_path):
     """Neither undone nor pending: a status of its own, and the mail still counts as completed."""
     lab = Lab(tmp_path, "incomplete")
     lab.corrections.plan = [Fault("rate_limited", request=n) for n in (1, 2)]
@@ -129,7 +131,7 @@ def test_L043_a_correction_that_fails_for_good_leaves_the_undo_incomplete(tmp_pa
 
 
 def test_a_completed_call_is_undone_and_still_counts_as_completed(tmp_path):
-    """The correction's reply comes back; a second run of the same code corrects nothing twice."""
+    """The compensation's reply comes back; a second run of the same code corrects nothing twice."""
     lab = Lab(tmp_path, "completed")
 
     @dk.workflow(name="undo_completed_one")
@@ -209,7 +211,7 @@ def test_that_there_was_nothing_to_undo_is_saved(tmp_path):
 
 
 def test_undoing_other_content_than_was_sent_is_refused(tmp_path):
-    """A correction speaks of what happened."""
+    """A compensation speaks of what happened."""
     lab = Lab(tmp_path, "other")
 
     @dk.workflow(name="undo_other_one")
@@ -222,8 +224,8 @@ def test_undoing_other_content_than_was_sent_is_refused(tmp_path):
     assert lab.sent() == (1, 0)
 
 
-def test_what_else_was_done_under_the_corrections_key_undoes_nothing(tmp_path):
-    """The correction is refused, and the table does not take the other mail for it."""
+def test_what_else_was_done_under_the_compensations_key_undoes_nothing(tmp_path):
+    """The compensation is refused, and the table does not take the other mail for it."""
     lab = Lab(tmp_path, "taken")
 
     @dk.workflow(name="undo_taken_one")
@@ -252,7 +254,7 @@ def test_an_undo_that_fails_inside_an_unknown_call_parks_and_can_still_be_decide
     assert lab.sent() == (1, 0)
 
 
-def test_a_correction_that_is_unknown_itself_is_sent_again_under_its_own_key(tmp_path):
+def test_a_compensation_that_is_unknown_itself_is_sent_again_under_its_own_key(tmp_path):
     """It follows its own contract: here the service knows its key."""
     lab = Lab(tmp_path, "unknown", on_unknown="compensate")
     lab.mail.plan = [Fault("reply_lost")]
@@ -263,7 +265,7 @@ def test_a_correction_that_is_unknown_itself_is_sent_again_under_its_own_key(tmp
     assert len(lab.corrections.requests()) == 2
 
 
-def test_a_correction_may_be_made_after_the_deadline(tmp_path):
+def test_a_compensation_may_be_made_after_the_deadline(tmp_path):
     """It ends what was begun, and is no new work."""
     lab = Lab(tmp_path, "late", on_unknown="compensate")
     lab.mail.plan = [Fault("reply_lost")]
@@ -273,7 +275,7 @@ def test_a_correction_may_be_made_after_the_deadline(tmp_path):
 
 
 def test_a_cancelled_run_with_an_unknown_call_is_compensated_and_then_cancelled(tmp_path):
-    """A cancel request stops new work; the correction is none."""
+    """A cancel request stops new work; the compensation is none."""
     lab = Lab(tmp_path, "cancelled")
     lab.mail.plan = [Fault("reply_lost")]
     lab.runtime.run(lab.letter, ADA, id="c")
@@ -301,7 +303,7 @@ POINTS = ["before_intent", "intent_saved", "request_sent", "effect_done", "reply
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_crash_at_any_point_of_the_correction_leaves_one_correction(tmp_path, point):
+def test_a_crash_at_any_point_of_the_compensation_leaves_one_compensation(tmp_path, point):
     """Recovery goes on with it under its own key, inside the call that it corrects."""
     lab = Lab(tmp_path, f"crash_{point}", on_unknown="compensate")
     lab.mail.plan = [Fault("reply_lost")]
@@ -335,8 +337,8 @@ def late_replies(run: dk.Run) -> list[dict]:
 
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("fault", ["reply_lost", "request_late"])
-def test_a_late_reply_completes_no_call_whose_correction_has_begun(tmp_path, point, fault):
-    """Wherever the correction was stopped: it is brought to its end, and the reply is kept."""
+def test_a_late_reply_completes_no_call_whose_compensation_has_begun(tmp_path, point, fault):
+    """Wherever the compensation was stopped: it is brought to its end, and the reply is kept."""
     lab = Lab(tmp_path, f"late_{fault}_{point}", on_unknown="compensate")
     lab.mail.plan = [Fault(fault)]
     crash = dk.CrashAt(lab.correct.name, point)
@@ -355,8 +357,8 @@ def test_a_late_reply_completes_no_call_whose_correction_has_begun(tmp_path, poi
     assert lab.sent() == (1, 1)
 
 
-def test_a_late_reply_between_two_attempts_of_a_correction_is_kept_and_changes_nothing(tmp_path):
-    """Nobody crashed: the driver consumes it while it waits to send the correction again."""
+def test_a_late_reply_between_two_attempts_of_a_compensation_is_kept_and_changes_nothing(tmp_path):
+    """Nobody crashed: the driver consumes it while it waits to send the compensation again."""
     lab = Lab(tmp_path, "between", on_unknown="compensate")
     lab.mail.plan = [Fault("reply_lost")]
     lab.corrections.plan = [Fault("rate_limited", request=1)]
@@ -375,7 +377,7 @@ def test_a_late_reply_between_two_attempts_of_a_correction_is_kept_and_changes_n
     assert len(late_replies(run)) == 1
 
 
-def test_a_late_reply_before_the_correction_begins_completes_the_call(tmp_path):
+def test_a_late_reply_before_the_compensation_begins_completes_the_call(tmp_path):
     """Then there is nothing to correct: the word to compensate was about an unknown."""
     lab = Lab(tmp_path, "before", on_unknown="compensate")
     lab.mail.plan = [Fault("reply_lost")]
@@ -392,7 +394,7 @@ def test_a_late_reply_before_the_correction_begins_completes_the_call(tmp_path):
 
 @pytest.mark.parametrize("outcome", ["completed", "not_executed", "compensate"])
 def test_while_a_call_is_being_corrected_a_persons_word_about_it_is_refused(tmp_path, outcome):
-    """It would come too late; the message names the correction, and nothing is changed."""
+    """It would come too late; the message names the compensation, and nothing is changed."""
     lab = Lab(tmp_path, f"word_{outcome}", on_unknown="compensate")
     lab.mail.plan = [Fault("reply_lost")]
     lab.runtime.run(lab.letter, ADA, id="w", crash=dk.CrashAt(lab.correct.name, "effect_done"))
@@ -406,8 +408,65 @@ def test_while_a_call_is_being_corrected_a_persons_word_about_it_is_refused(tmp_
     assert lab.sent() == (1, 1)
 
 
-def test_a_run_whose_correction_is_unknown_does_not_end_and_is_not_pruned(tmp_path):
-    """The correction's service knows no key: a person says how the correction ended."""
+@pytest.mark.parametrize("outcome", ["completed", "not_executed", "compensate"])
+def test_a_persons_word_about_a_call_that_is_compensated_is_refused_in_those_words(
+    tmp_path, outcome
+):
+    """Its outcome stays unknown, so 'not unknown' would be no reason; nothing is changed."""
+    lab = Lab(tmp_path, f"closed_{outcome}", on_unknown="compensate")
+    lab.mail.plan = [Fault("reply_lost")]
+    run = lab.runtime.run(lab.letter, ADA, id="w")
+    before = len(run.history())
+    with pytest.raises(dk.UsageError, match="'letter:1' is compensated, and its key is closed"):
+        lab.runtime.resolve("w", "letter:1", outcome, by="Grace")
+    assert (len(run.history()), run.result) == (before, "compensated")
+    assert lab.sent() == (1, 1)
+
+
+#: (entry, what to write in its place, the part that the error names): each digest fits.
+FORGED = [
+    ("compensating", "{}", "by"),
+    ("compensating", '{"by":7}', "by"),
+    ("compensating", '{"by":null}', "by"),
+    ("compensating", "[1]", "payload"),
+    ("intent", '{"arguments":"","basis":"","undoes":{"nested":true}}', "undoes"),
+    ("intent", '{"arguments":"","basis":"","undoes":{"tool":1,"key":2,"nested":true}}', "undoes"),
+    ("intent", '{"arguments":"","basis":"","undoes":[{"nested":true}]}', "undoes"),
+    ("intent", '["undoes",{"nested":true}]', "payload"),
+]
+
+
+@pytest.mark.parametrize(("kind", "payload", "part"), FORGED)
+def test_an_entry_about_a_compensation_that_was_written_by_hand_is_damage_and_not_news(
+    tmp_path, monkeypatch, kind, payload, part
+):
+    """The workflow never sees an error of ours, the entry is named, and nothing more is sent."""
+    lab = Lab(tmp_path, f"forged_{FORGED.index((kind, payload, part))}", on_unknown="compensate")
+    lab.mail.plan = [Fault("reply_lost")]
+    append, tool = Store.append, lab.send if kind == "compensating" else lab.correct
+
+    def forging(store, lease, entry, **parts):
+        if (entry, parts["step"]) == (kind, tool.name):
+            parts["payload"] = payload
+        return append(store, lease, entry, **parts)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "append", forging)
+        lab.runtime.run(lab.letter, ADA, id="f", crash=dk.CrashAt(lab.correct.name, "effect_done"))
+    lab.clock.advance(100)
+    run = lab.open().get("f")
+    before = len(run.history())
+    named = rf"^journal entry \d+, {kind} of .*: its {part} is not as durakit writes it"
+    with pytest.raises(DamagedFile, match=named):
+        lab.runtime.resume("f")
+    assert run.status == "running"
+    assert run.history()["kind"].tolist()[before:] in (["claimed"], ["claimed", "released"])
+    assert lab.caught == []
+    assert lab.sent() == (1, 1)
+
+
+def test_a_run_whose_compensation_is_unknown_does_not_end_and_is_not_pruned(tmp_path):
+    """The compensation's service knows no key: a person says how the compensation ended."""
     lab = Lab(tmp_path, "open", on_unknown="compensate")
     lab.mail.plan = [Fault("reply_lost")]
 
@@ -435,7 +494,7 @@ def test_a_run_whose_correction_is_unknown_does_not_end_and_is_not_pruned(tmp_pa
     lab.clock.advance(1000)
     ended = "UPDATE run SET status = ?"  # as of a run that only met the operation, and has ended
     for status in ("cancelled", "needs_decision"):
-        lab.runtime._store._connection().execute(ended, (status,))
+        lab.runtime._store.connection().execute(ended, (status,))
         assert lab.runtime.prune(older_than=1) == 0
     status = dict(run.operations()[["key", "status"]].itertuples(index=False))
     assert status == {"letter:1": "COMPENSATING", "undo:letter:1": "DISPATCHED"}
@@ -445,7 +504,7 @@ def test_a_run_whose_correction_is_unknown_does_not_end_and_is_not_pruned(tmp_pa
     assert lab.sent() == (1, 1)
 
 
-def test_a_correction_whose_key_is_taken_leaves_the_call_to_a_person(tmp_path):
+def test_a_compensation_whose_key_is_taken_leaves_the_call_to_a_person(tmp_path):
     """What was done under its key is something else, so this letter is not corrected."""
     lab = Lab(tmp_path, "key_taken", on_unknown="compensate")
     lab.mail.plan = [Fault("reply_lost")]
@@ -464,7 +523,7 @@ def test_a_correction_whose_key_is_taken_leaves_the_call_to_a_person(tmp_path):
     assert lab.sent() == (1, 1)
 
 
-def test_a_reply_that_speaks_of_nesting_is_no_correction(tmp_path):
+def test_a_reply_that_speaks_of_nesting_is_no_compensation(tmp_path):
     """What a tool returns is its own affair: a replay of it is a place like any other."""
     lab = Lab(tmp_path, "says_nested")
     tool = dk.tool(lambda call: {"nested": True}, effect="idempotent", name="undo_says_nested_do")
@@ -481,7 +540,7 @@ def test_a_reply_that_speaks_of_nesting_is_no_correction(tmp_path):
     assert lab.runtime.get("two").result == [{"nested": True}, 1]
 
 
-def test_a_correction_that_cannot_be_made_now_leaves_the_call_to_a_person(tmp_path):
+def test_a_compensation_that_cannot_be_made_now_leaves_the_call_to_a_person(tmp_path):
     """Its condition is missing, so it certainly was not made: the call is open again."""
     lab = Lab(tmp_path, "infeasible")
     lab.mail.plan = [Fault("reply_lost")]
@@ -506,8 +565,33 @@ def test_a_correction_that_cannot_be_made_now_leaves_the_call_to_a_person(tmp_pa
     assert lab.sent() == (1, 0)
 
 
+def test_a_call_whose_compensation_is_refused_for_good_is_a_persons_at_once(tmp_path):
+    """Not after a second drive only: the refusal that is saved has opened the call again."""
+    lab = Lab(tmp_path, "refused_for_good")
+    lab.mail.plan = [Fault("reply_lost")]
+
+    @dk.tool(name="undo_refused_never", timeout=3)
+    def never(call: dk.Call, to: str, text: str) -> dict:
+        raise dk.NotExecuted("the counter is closed")
+
+    @dk.tool(name="undo_refused_letter", timeout=3, compensate=never, on_unknown="compensate")
+    def send(call: dk.Call, to: str, text: str) -> dict:
+        return lab.mail.send(to, "Letter", text, timeout=call.remaining())
+
+    @dk.workflow(name="undo_refused_both")
+    def letter(ctx: dk.Context, to: str) -> str:
+        return ctx.call(send, to, "Hello", key="letter:1")["id"]
+
+    run = lab.runtime.run(letter, ADA, id="f")
+    assert (run.status, run.why) == ("needs_decision", "undo incomplete")
+    lab.runtime.resolve("f", "letter:1", "completed", result={"id": "email-1"}, by="Grace")
+    lab.runtime.recover()
+    assert (run.status, run.result) == ("completed", "email-1")
+    assert lab.sent() == (1, 0)
+
+
 def test_in_a_machine_a_compensated_call_stays_compensated_when_it_is_entered_again(tmp_path):
-    """Its slots are found by identity; the correction's own entries are no slot."""
+    """Its slots are found by identity; the compensation's own entries are no slot."""
     import pydantic
 
     lab = Lab(tmp_path, "machine", on_unknown="compensate")
@@ -532,8 +616,8 @@ def test_in_a_machine_a_compensated_call_stays_compensated_when_it_is_entered_ag
     assert lab.sent() == (1, 1)
 
 
-def test_a_correction_speaks_of_what_was_sent_and_not_of_its_own_defaults(tmp_path):
-    """The call leaves the text to the tool's default; the correction has another one."""
+def test_a_compensation_speaks_of_what_was_sent_and_not_of_its_own_defaults(tmp_path):
+    """The call leaves the text to the tool's default; the compensation has another one."""
     lab = Lab(tmp_path, "defaults")
     lab.mail.plan = [Fault("reply_lost")]
 
@@ -558,8 +642,8 @@ def test_a_correction_speaks_of_what_was_sent_and_not_of_its_own_defaults(tmp_pa
     assert {mail["body"] for mail in lab.corrections.inbox(ADA)} == {"Hello"}
 
 
-def test_a_correction_under_another_name_does_not_go_on_with_one_that_has_begun(tmp_path):
-    """It would be a second correction: the run names both tools, and the old one ends it."""
+def test_a_compensation_under_another_name_does_not_go_on_with_one_that_has_begun(tmp_path):
+    """It would be a second compensation: the run names both tools, and the old one ends it."""
     lab = Lab(tmp_path, "renamed", on_unknown="compensate")
     lab.mail.plan = [Fault("reply_lost")]
     crash = dk.CrashAt(lab.correct.name, "effect_done")
@@ -603,7 +687,7 @@ def contents(lab: Lab) -> list[str]:
         return list(file.iterdump())
 
 
-def test_a_word_to_compensate_is_refused_where_the_tool_declares_no_correction(tmp_path):
+def test_a_word_to_compensate_is_refused_where_the_tool_declares_no_compensation(tmp_path):
     """At once, by the field's name; the run is as it was, and declaring one lets it through."""
     lab = Lab(tmp_path, "none_declared")
     lab.mail.plan = [Fault("reply_lost")]
@@ -652,7 +736,7 @@ def test_where_the_tool_is_not_known_its_intent_says_whether_it_can_be_corrected
         ({"on_unknown": "undo"}, "on_unknown"),
     ],
 )
-def test_a_correction_that_cannot_work_is_refused_when_the_tool_is_declared(declared, field):
+def test_a_compensation_that_cannot_work_is_refused_when_the_tool_is_declared(declared, field):
     """In words that name the field."""
     with pytest.raises(dk.InvalidField) as caught:
         dk.tool(**declared)(lambda call: None)
@@ -671,7 +755,7 @@ world = Mailbox()
 
 @dk.tool(effect="idempotent", timeout=3, retry=dk.Retry(0.1, 0.1, 3), name="undo_swept_correct")
 def swept_correct(call: dk.Call, to: str) -> dict:
-    """The correction carries its key."""
+    """The compensation carries its key."""
     return world.send(to, "Correction", "Ignore it", key=call.key, timeout=call.remaining())
 
 
@@ -688,8 +772,8 @@ def swept(ctx: dk.Context, to: str) -> str:
 
 
 @pytest.mark.parametrize("crashes", [1, 2])
-def test_the_sweep_finds_no_crash_that_sends_a_letter_or_a_correction_twice(crashes):
-    """At every boundary, also those of the correction; an unknown letter ends compensated."""
+def test_the_sweep_finds_no_crash_that_sends_a_letter_or_a_compensation_twice(crashes):
+    """At every boundary, also those of the compensation; an unknown letter ends compensated."""
     report = dk.sweep(swept, ADA, world=world, crashes=crashes)
     verdicts = {schedule.verdict for schedule in report.schedules}
     assert verdicts == {"safe", "safe: compensated"}, report.table()
@@ -697,6 +781,30 @@ def test_the_sweep_finds_no_crash_that_sends_a_letter_or_a_correction_twice(cras
     for point in ("intent_saved", "request_sent", "effect_done", "reply_received"):
         assert at[point] == "safe: compensated", point
     assert at["before_intent"] == at["result_saved"] == "safe"
+
+
+def test_a_compensation_that_stays_unknown_is_handed_over_and_is_no_second_letter():
+    """Its service is still at work on the key when the run's last attempt is refused for that."""
+    claiming = Mailbox(profile="resend", latency=0)
+
+    @dk.tool(effect="idempotent", timeout=3, retry=dk.Retry(0.1, 0.1, 2), name="undo_open_correct")
+    def correct(call: dk.Call, to: str) -> dict:
+        return claiming.send(to, "Correction", "Ignore it", key=call.key, timeout=call.remaining())
+
+    @dk.tool(timeout=3, compensate=correct, on_unknown="compensate", name="undo_open_send")
+    def send(call: dk.Call, to: str) -> dict:
+        return claiming.send(to, "Letter", "Hello", timeout=call.remaining())
+
+    @dk.workflow(name="undo_open")
+    def letter(ctx: dk.Context, to: str) -> str:
+        return ctx.call(send, to, key="letter")["id"]
+
+    report = dk.sweep(letter, ADA, world=claiming, crashes=2)
+    verdicts = {schedule.verdict for schedule in report.schedules}
+    handed_over = "safe: handed over as unknown"
+    assert verdicts == {"safe", "safe: compensated", handed_over}, report.table()
+    then = {s.then for s in report.schedules if s.verdict == handed_over}
+    assert then == {f"i2:key_claimed@{correct.name}"}
 
 
 @dk.workflow(name="undo_swept_saga")
@@ -712,13 +820,13 @@ def saga(ctx: dk.Context, to: str) -> str:
 
 @pytest.mark.parametrize("crashes", [1, 2])
 def test_a_workflow_that_undoes_its_own_work_can_be_swept(crashes):
-    """What it undoes itself is an effect like any other: one letter, one correction."""
+    """What it undoes itself is an effect like any other: one letter, one compensation."""
     report = dk.sweep(saga, ADA, world=world, crashes=crashes)
     assert {s.verdict for s in report.schedules} == {"safe", "safe: compensated"}, report.table()
     assert {s.effects for s in report.schedules if s.verdict == "safe"} == {2}
 
 
-def test_the_sweep_sees_a_correction_that_is_made_twice(tmp_path):
+def test_the_sweep_sees_a_compensation_that_is_made_twice(tmp_path):
     """Its service forgets the key at once, against its contract."""
     forgetful = Mailbox(tmp_path, profile=replace(PROFILES["idempotent"], window=0.0), latency=0)
 

@@ -255,12 +255,25 @@ def test_seeds_name_crashes_on_any_machine():
         (("send", "effect_done", 0), "occurrence"),
         (("send", "effect_done", 1, -1), "attempt"),
         (("send", "effect_done", 1, 1, "2"), "incarnation"),
+        ((3, None, 2), "occurrence"),
+        ((3, None, 1, 2), "attempt"),
     ],
 )
 def test_a_crash_that_cannot_be_is_refused_by_field(arguments, field):
     """The message names the field."""
     with pytest.raises(dk.InvalidField, match=f"^{field}:"):
         dk.CrashAt(*arguments)
+
+
+def test_only_a_request_on_its_way_can_be_late():
+    """At any other point the fate would say nothing; at a boundary by number it may."""
+    for point in sorted({point for points in POINTS.values() for point in points}):
+        if point in ("request_sent", "key_claimed"):
+            assert dk.CrashAt("send", point, fate="late").fate == "late"
+        else:
+            with pytest.raises(dk.InvalidField, match="^fate:"):
+                dk.CrashAt("send", point, fate="late")
+    assert dk.CrashAt(5, fate="late").fate == "late"
 
 
 def test_every_boundary_of_the_design_is_passed(tmp_path):
@@ -276,7 +289,7 @@ def test_every_boundary_of_the_design_is_passed(tmp_path):
     rt = task._open(folder, "again", dk.ManualClock(dk.ManualClock.START + 60), 1)
     met = []
     rt._seen = met.append
-    rt._recover()
+    rt.recover_rows()
     seen |= {b.point for b in met}
     # Those are passed in test_waits, test_machine and test_sweep.
     elsewhere = {point for kind in ("wait", "machine", "claim") for point in POINTS[kind]}

@@ -107,7 +107,7 @@ def test_what_says_something_true_of_the_service_is_allowed(options):
     assert isinstance(dk.tool(**options)(send), define.Tool)
 
 
-# -- the parameters of a correction -------------------------------------------------------
+# -- the parameters of a compensation -------------------------------------------------------
 
 
 def of(call, to, subject="hello", *, copies=1):
@@ -164,7 +164,7 @@ def takes_rest(call, to, *rest):
         (many, many, None), (many, collects, None), (two, more_optional, "'copies'"),
     ],
 )  # fmt: skip
-def test_a_correction_that_cannot_take_what_was_sent_is_refused_when_the_tool_is_declared(
+def test_a_compensation_that_cannot_take_what_was_sent_is_refused_when_the_tool_is_declared(
     corrected, correction, named
 ):
     """The parameter is named; what is accepted can take every call that the tool itself takes."""
@@ -184,7 +184,7 @@ def test_a_correction_that_cannot_take_what_was_sent_is_refused_when_the_tool_is
             assert corrected_by[name] == json.loads(sent)[name]
 
 
-def test_a_correction_without_outside_effect_is_refused():
+def test_a_compensation_without_outside_effect_is_refused():
     """It could correct nothing."""
     undo = dk.tool(send, effect="none", name="define_undo_none")
     with pytest.raises(dk.InvalidField, match="^compensate: define_undo_none"):
@@ -477,6 +477,25 @@ def test_a_digest_of_arguments_that_do_not_fit_is_refused():
     assert declared.digest("ada@example.org") == declared.digest(to="ada@example.org")
     with pytest.raises(TypeError):
         declared.digest()
+
+
+@pytest.mark.parametrize("forgotten", ["the call", "ctx.call"])
+def test_a_tool_called_like_a_function_in_a_workflow_says_how_it_is_called(runtime, forgotten):
+    """The commonest slip of a beginner fails with the line to write, and nothing is sent."""
+    sent = []
+
+    @dk.tool(name="bare letter")
+    def send_letter(call, to):
+        sent.append(to)
+
+    @dk.workflow(name=f"forgot {forgotten}")
+    def careless(ctx):
+        return send_letter("ada") if forgotten == "the call" else send_letter(ctx, "ada")
+
+    run = runtime().run(careless, id="careless")
+    assert run.status == "failed"
+    assert "ctx.call(send_letter, …, key=…)" in run.reason
+    assert sent == []
 
 
 def test_a_workflow_can_be_run_bare():

@@ -160,7 +160,7 @@ def judge(path, content, place):
     found = 0
     with rt:
         try:
-            table = rt._recover()
+            table = rt.recover_rows()
         except DurakitError:
             return "found"
         found += sum(line[1] == "error" for line in table)
@@ -523,7 +523,7 @@ OPEN_OFTEN = """
 import sys
 from durakit.store import Store
 store = Store(sys.argv[1], clock_kind="manual", durability="process")
-store._connection().execute("PRAGMA wal_autocheckpoint = 3")
+store.connection().execute("PRAGMA wal_autocheckpoint = 3")
 run = store.find_run("default", "open")
 print("ready", flush=True)
 count = 0

@@ -1,7 +1,6 @@
 """Machines: a checkpoint after every transition, and recovery that enters the last saved state."""
 
 import json
-import random
 
 import pytest
 from pydantic import BaseModel
@@ -9,7 +8,7 @@ from pydantic import BaseModel
 import durakit as dk
 from durakit.errors import WorkflowChanged
 from durakit.machine import only_at_the_end
-from durakit.mail import Fault, Mailbox
+from durakit.mail import Fault
 
 
 class Letters(BaseModel):
@@ -19,22 +18,6 @@ class Letters(BaseModel):
     written: list[str] = []
     sent: list[str] = []
     stage: str = "write"
-
-
-@pytest.fixture
-def world(tmp_path):
-    """A mail service on virtual time."""
-    box = Mailbox(tmp_path / "world", clock=dk.ManualClock())
-    yield box
-    box.close()
-
-
-@pytest.fixture
-def rt(tmp_path, world):
-    """A runtime on the world's clock."""
-    path = tmp_path / "run.db"
-    with dk.Runtime(path, clock=world.clock, rng=random.Random(1), world=world) as runtime:
-        yield runtime
 
 
 def writer(world, ran=None, *, effect="idempotent", **options):
@@ -272,7 +255,7 @@ def test_a_fork_of_an_unknown_operation_follows_the_contract(rt, world):
 def test_looking_back_changes_no_byte(rt, world, tmp_path):
     """checkpoints, at, diff, history, operations: pure reads."""
     run = rt.run(writer(world), START, id="a")
-    rt._store._connection().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    rt._store.connection().execute("PRAGMA wal_checkpoint(TRUNCATE)")
     before = (tmp_path / "run.db").read_bytes()
     seqs = run.checkpoints()["seq"].tolist()
     for seq in range(1, seqs[-1] + 1):
@@ -280,7 +263,7 @@ def test_looking_back_changes_no_byte(rt, world, tmp_path):
     run.diff(seqs[0], seqs[-1])
     run.history()
     run.operations()
-    rt._store._connection().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    rt._store.connection().execute("PRAGMA wal_checkpoint(TRUNCATE)")
     assert (tmp_path / "run.db").read_bytes() == before
     assert len(world.requests()) == 2
 
@@ -317,7 +300,7 @@ def test_L121_a_growing_state_costs_a_straight_line(tmp_path):
                 state = run.at(int(table["seq"].iloc[row]))
                 assert (len(state.messages), state.turns) == (row + 1, row + 1)
                 assert state.messages[row].startswith(f"{row:04}")
-            rt._store._connection().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            rt._store.connection().execute("PRAGMA wal_checkpoint(TRUNCATE)")
         sizes.append(path.stat().st_size)
     assert sizes[1] <= 2.2 * sizes[0]
 
@@ -458,6 +441,32 @@ def test_a_machine_that_never_ends_parks_at_its_limit_and_loses_nothing(rt, worl
     assert len(world.effects()) == 10
 
 
+@pytest.mark.parametrize("save", [None, only_at_the_end])
+@pytest.mark.parametrize("asked", ["while it runs", "while it is parked"])
+def test_a_machine_that_touches_no_ctx_is_cancelled_before_its_next_transition(rt, save, asked):
+    """Whether its transitions are saved or not; its own count says how many there were."""
+    made = []
+
+    @dk.machine(
+        state=Round, name="machine_alone", transitions=5, **({"save": save} if save else {})
+    )
+    def alone(ctx, state):
+        del ctx
+        made.append(state.number)
+        if asked == "while it runs" and state.number == 2:
+            rt.cancel("a")
+        state.number += 1
+        return state
+
+    run = rt.run(alone, Round(), id="a")
+    if asked == "while it is parked":
+        assert (run.why, made) == ("no end", [0, 1, 2, 3, 4])
+        rt.cancel("a")
+        rt.recover()
+    assert run.status == "cancelled"
+    assert made == ([0, 1, 2] if asked == "while it runs" else [0, 1, 2, 3, 4])
+
+
 def test_a_machine_that_ends_at_its_limit_is_completed(rt):
     """The limit is how many it may make, and not how many are too many."""
 
@@ -502,7 +511,7 @@ def test_a_turn_of_steps_only_is_granted_anew_after_a_crash_and_three_lives_at_m
 
     rt.run(thinks, Round(), id="a", crash=dk.CrashAt("think", "step_done"))
     for life in (2, 3, 4):
-        rt._recover(crash=dk.CrashAt("think", "step_done", incarnation=life))
+        rt.recover_rows(crash=dk.CrashAt("think", "step_done", incarnation=life))
     run = rt.get("a")
     assert left == [10, 10, 10]
     assert (run.status, run.why) == ("needs_decision", "no progress")

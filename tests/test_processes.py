@@ -243,7 +243,7 @@ def test_a_recoverer_with_an_old_listing_executes_nothing_l023(tmp_path, here):
     b = program["runtime"](clock=clock, owner="B")
     a.start(program["both"], "a@x", id="one")
     (row,) = b._store.list_runs("default", ("running",))
-    assert [line[1:3] for line in a._recover()] == [("driven", "completed")]
+    assert [line[1:3] for line in a.recover_rows()] == [("driven", "completed")]
     before = len(a.get("one").history())
     told = b._recover_one(row)
     assert told[:3] == ("one", "owned", "completed")
@@ -277,7 +277,7 @@ rt = runtime(clock=dk.ManualClock(), lease=30.0)
 def body(ctx):
     return ctx.step("once", lambda: say("in body too"))
 
-say(*rt._recover()[0])
+say(*rt.recover_rows()[0])
 rt.close()
 """
 
@@ -306,7 +306,7 @@ def test_a_recovery_by_the_same_process_in_the_same_instant_adopts_nothing_l022(
     @dk.workflow
     def sweeping(ctx):
         def once():
-            seen.append(other._recover()[0][1])
+            seen.append(other.recover_rows()[0][1])
             return len(seen)
 
         return ctx.step("once", once)
@@ -331,7 +331,7 @@ rt.close()
 def take_over(program):
     """Become the driver as soon as the stalled one's lease has ended; what recovery says."""
     with program["runtime"](lease=30.0) as rt:
-        return rt._recover(wait=20)
+        return rt.recover_rows(wait=20)
 
 
 def test_a_driver_stopped_in_a_step_finds_its_append_refused_l025(tmp_path, start, here):
@@ -415,9 +415,9 @@ def test_a_reaped_childs_lease_need_not_be_waited_for(tmp_path, start, here):
     child = start("dies", DIES)
     child.is_over(-signal.SIGKILL)
     with here()["runtime"]() as rt:
-        assert rt._recover()[0][1] == "owned"
+        assert rt.recover_rows()[0][1] == "owned"
         declare_dead(rt._store.name, rt._store.find_run("default", "one").owner)
-        assert rt._recover()[0][1:3] == ("driven", "completed")
+        assert rt.recover_rows()[0][1:3] == ("driven", "completed")
     subjects, requests = ledger(tmp_path)
     assert (subjects, len(requests)) == (["keyed"], 2)
 
@@ -450,7 +450,7 @@ def test_an_interrupt_in_a_tool_releases_the_lease_and_keeps_the_operation_unkno
         assert run.operations()["status"].tolist() == ["DISPATCHED"]
         assert list(run.history()["kind"]) == ["started", "claimed", "intent", "released"]
         assert rt._store.find_run("default", "one").owner is None
-        assert rt._recover()[0][1:3] == ("driven", "completed")
+        assert rt.recover_rows()[0][1:3] == ("driven", "completed")
     assert ledger(tmp_path)[0] == ["keyed"]
 
 
@@ -492,7 +492,7 @@ def test_an_interrupt_that_finds_the_lease_lost_is_still_raised(tmp_path, here):
             if not seen:
                 seen.append(1)
                 clock.advance(31)
-                other._recover()
+                other.recover_rows()
                 raise KeyboardInterrupt
             return len(seen)
 

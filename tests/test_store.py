@@ -12,11 +12,11 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 import durakit as dk
-from durakit import store as store_module
 from durakit.errors import (
     ClockMismatch,
     DamagedFile,
@@ -26,7 +26,7 @@ from durakit.errors import (
     UsageError,
 )
 from durakit.mail import Mailbox
-from durakit.store import Claimed, OperationMoved, RunRow, Store
+from durakit.store import Change, Claimed, OperationMoved, RunRow, Store, chain, retention
 
 NOBODY = staticmethod(lambda _owner: False)
 LOTS = 1_073_741_823
@@ -183,11 +183,11 @@ def neighbour(tmp_path, path, rt):
 
 
 class Interrupt:
-    """Raise KeyboardInterrupt at the n-th line that the given modules run."""
+    """Raise KeyboardInterrupt at the n-th line that the store runs, in whichever of its modules."""
 
-    def __init__(self, moment, *modules):
+    def __init__(self, moment):
         self.left = moment
-        self._files = {module.__file__ for module in modules}
+        self._files = {str(path) for path in Path(chain.__file__).parent.glob("*.py")}
 
     def __enter__(self):
         sys.settrace(self._watch)
@@ -240,7 +240,7 @@ def test_an_interrupt_at_any_line_of_a_save_leaves_it_whole_or_absent_l017(rt, p
         id_ = f"run {moment}"
         row = new_run(store, id_)
         lease = claim(store, id_).lease
-        with Interrupt(moment, store_module) as interrupt:
+        with Interrupt(moment) as interrupt:
             try:
                 append(store, lease, step="s", progress=True)
             except KeyboardInterrupt:
@@ -261,7 +261,7 @@ def test_a_run_interrupted_at_any_line_of_the_store_goes_on_at_once_l017(rt, mai
     """The interrupt reaches the person, the next cell resumes, and each run sends one mail."""
     for number in itertools.count():
         moment, id_ = 1 + 3 * number, f"run {number}"
-        with Interrupt(moment, store_module) as interrupt:
+        with Interrupt(moment) as interrupt:
             try:
                 rt.run(store_mail, "a@x", id_, id=id_)
             except KeyboardInterrupt:
@@ -298,9 +298,9 @@ def test_an_append_is_four_statements(rt):
     lease = claim(store).lease
     append(store, lease, step="first", progress=True)
     said = []
-    store._connection().set_trace_callback(said.append)
+    store.connection().set_trace_callback(said.append)
     append(store, lease, step="second", progress=True)
-    store._connection().set_trace_callback(None)
+    store.connection().set_trace_callback(None)
     assert [text.split()[0] for text in said] == ["BEGIN", "SELECT", "INSERT", "COMMIT"]
 
 
@@ -312,9 +312,9 @@ def test_a_resume_reads_saved_results_in_one_read(rt):
         crash = dk.CrashAt(f"step {count - 1}", "step_saved")
         rt.run(store_steps, count, id=id_, crash=crash)
         said = []
-        rt._store._connection().set_trace_callback(said.append)
+        rt._store.connection().set_trace_callback(said.append)
         assert rt.resume(id_).result == sum(range(count))
-        rt._store._connection().set_trace_callback(None)
+        rt._store.connection().set_trace_callback(None)
         asked.append(sum("FROM journal" in text for text in said))
     assert asked[0] == asked[1]
 
@@ -354,9 +354,7 @@ def test_an_operation_that_moved_meanwhile_is_not_overwritten(rt, path):
     store = rt._store
     new_run(store)
     lease = claim(store).lease
-    change = store_module.Change(
-        "default", "t", "k", "a", "opaque", "DISPATCHED", 1, 0.0, None, None
-    )
+    change = Change("default", "t", "k", "a", "opaque", "DISPATCHED", 1, 0.0, None, None)
     append(store, lease, "intent", change=change)
     before = dump(path)
     for was in (None, ("REFUSED", 1), ("DISPATCHED", 2)):
@@ -483,10 +481,10 @@ def test_a_swapped_type_name_builds_nothing_even_under_right_digests_l116(rt, pa
         "Store",
         "KeyboardInterrupt",
     ):
-        digest, changes = store_module._seed(row), []
+        digest, changes = chain.seed(row), []
         for saved in rows:
             entry = (*saved[:-1], saved[-1].replace("ZeroDivisionError", name))
-            digest = store_module._chain(digest, (row.run, *entry))
+            digest = chain.link(digest, (row.run, *entry))
             changes.append(
                 f"UPDATE journal SET payload = '{entry[-1]}', digest = x'{digest.hex()}' "
                 f"WHERE seq = {entry[0]}"
@@ -552,14 +550,14 @@ def test_sql_in_filters_matches_nothing_l118(rt, path, text):
 
 def cap(rt, more=0):
     """The disk is full: not one page more (or ``more``)."""
-    connection = rt._store._connection()
+    connection = rt._store.connection()
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     connection.execute(f"PRAGMA max_page_count = {pages + more}")
 
 
 def lift(rt):
     """Space is free again."""
-    rt._store._connection().execute(f"PRAGMA max_page_count = {LOTS}")
+    rt._store.connection().execute(f"PRAGMA max_page_count = {LOTS}")
 
 
 def test_full_before_the_intent_the_tool_is_not_called_l011(rt, mailbox):
@@ -652,7 +650,7 @@ def test_the_wait_for_an_intent_ends_with_the_callers_limit_l010(path, mailbox, 
     def store_hurried(ctx):
         with ctx.turn("send", timeout=0.08):
             if not said:
-                rt._store._connection().set_trace_callback(said.append)
+                rt._store.connection().set_trace_callback(said.append)
                 neighbour.does("hold")
             return ctx.call(store_send, "a@x", key="key")
 
@@ -729,9 +727,9 @@ def test_listing_5000_runs_reads_no_journal_l124(rt, monkeypatch):
         "decode",
         lambda *args, **named: decoded.append(1) or decode(*args, **named),
     )
-    store._connection().set_trace_callback(said.append)
+    store.connection().set_trace_callback(said.append)
     table = rt.runs()
-    store._connection().set_trace_callback(None)
+    store.connection().set_trace_callback(None)
     assert len(table) == 5000
     assert set(table["status"]) == {"running"}
     assert len(said) <= 2
@@ -751,7 +749,7 @@ def watch(statement):
     removed += statement.startswith("DELETE FROM run ")
     if removed == 100:
         os.kill(os.getpid(), signal.SIGKILL)
-rt._store._connection().set_trace_callback(watch)
+rt._store.connection().set_trace_callback(watch)
 rt.prune(1000)
 """
 
@@ -833,7 +831,7 @@ def test_a_pruner_with_an_old_list_removes_no_new_run(rt):
     rt._clock.advance(100)
     assert rt.prune(50) == 1
     rt.start(store_steps, 1, id="new")
-    assert not rt._store.write(lambda c: store_module._remove(c, stale))
+    assert not rt._store.write(lambda c: retention.remove(c, stale))
     assert rt.run(store_steps, 1, id="new").result == 0
 
 
@@ -866,7 +864,7 @@ def test_another_kind_of_clock_may_read_and_not_drive(rt, path):
         ):
             with pytest.raises(ClockMismatch):
                 drive()
-        assert other._recover()[0][1] == "error"
+        assert other.recover_rows()[0][1] == "error"
     assert dump(path) == before
 
 
@@ -891,7 +889,7 @@ def test_other_threads_read_by_connections_of_their_own(rt):
 
     def read():
         found.extend((rt.get("one").result, bool(rt._store.list_runs(None))) for _ in range(20))
-        connections.append(rt._store._connection())
+        connections.append(rt._store.connection())
 
     threads = [threading.Thread(target=read) for _ in range(8)]
     for thread in threads:
@@ -901,7 +899,7 @@ def test_other_threads_read_by_connections_of_their_own(rt):
     for thread in threads:
         thread.join()
     assert found == [(3, True)] * 160
-    assert len({*connections, rt._store._connection()}) == 9
+    assert len({*connections, rt._store.connection()}) == 9
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -949,7 +947,7 @@ from durakit import files, runtime, schema, store
 def store_steps(ctx, count):
     return count
 
-watched = {files.__file__, runtime.__file__, store.__file__}
+watched = {files.__file__, runtime.__file__, *map(str, Path(store.__file__).parent.glob("*.py"))}
 schema.fresh("system")
 for moment in range(1, 2000, 3):
     folder = Path(sys.argv[1]) / f"{moment:04}"
@@ -991,7 +989,7 @@ def test_once_start_has_returned_recovery_lists_the_run_after_a_kill_l002(tmp_pa
     listed = []
     for folder in folders:
         with dk.Runtime(folder / "orders.db", durability="process") as rt:
-            rows = rt._recover()
+            rows = rt.recover_rows()
             listed.append(bool(rows))
             assert all(row[:3] == ("accepted", "driven", "completed") for row in rows)
     assert listed == sorted(listed), "once saved, it stays"

@@ -1,5 +1,5 @@
 -- An unknown operation may be compensated: nobody learned whether it was executed, and what it may
--- have done is corrected. That is a status of its own. SQLite changes a CHECK only by writing the
+-- have done is undone. That is a status of its own. SQLite changes a CHECK only by writing the
 -- table anew.
 CREATE TABLE operation_3 (
     account    TEXT NOT NULL,

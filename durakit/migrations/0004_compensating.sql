@@ -1,4 +1,4 @@
--- The correction of an unknown operation has begun, and is not yet done: a status of its own, so
+-- The compensation of an unknown operation has begun, and is not yet done: a status of its own, so
 -- that a late reply between the two completes no call that is being undone. SQLite changes a CHECK
 -- only by writing the table anew.
 CREATE TABLE operation_4 (

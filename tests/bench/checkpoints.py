@@ -44,7 +44,7 @@ def grow(path: Path, turns: int, payload: int) -> dict[str, float]:
         load = time.perf_counter() - began
         entries = rt._store.read_journal(run._number, mark.whole - 1, mark.seq)
         read = sum(entry.kind == "checkpoint" for entry in entries)
-        rt._store._connection().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        rt._store.connection().execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return {"bytes": path.stat().st_size, "seconds": took, "load": load, "read": read}
 
 

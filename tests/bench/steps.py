@@ -78,7 +78,7 @@ def durable(
         done = runtime.run(many, run, steps // runs, id=f"run {run}")
         assert done.status == "completed", done
     took = time.perf_counter() - began
-    runtime._store._connection().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    runtime._store.connection().execute("PRAGMA wal_checkpoint(TRUNCATE)")
     runtime.close()
     return took, "durakit"
 

@@ -290,7 +290,7 @@ class Round:
         sys.settrace(enter)
         try:
             with suppress(KeyboardInterrupt):
-                self.rt._recover()
+                self.rt.recover_rows()
         finally:
             sys.settrace(before)
 
@@ -301,7 +301,7 @@ class Round:
 
         def drive(rt):
             try:
-                rt._recover()
+                rt.recover_rows()
             except BaseException as error:
                 errors.append(error)
 
@@ -314,11 +314,11 @@ class Round:
 
     def disk_full(self) -> None:
         """The disk fills up under a recovery, and has room again."""
-        connection = self.rt._store._connection()
+        connection = self.rt._store.connection()
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages + self.rng.randint(0, 2)}")
         with suppress(StoreFull):
-            self.rt._recover()
+            self.rt.recover_rows()
         connection.execute("PRAGMA max_page_count = 1000000")
 
     def time(self) -> None:
