@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -27,6 +28,7 @@ COMMANDS = (
     "runs",
     "show",
     "resume",
+    "resolve",
     "sweep",
     "lint",
     "mail",
@@ -117,6 +119,37 @@ def test_an_unusable_file_is_refused_and_left_alone(tmp_path: Path) -> None:
 
 
 # -- streams, and what goes wrong ---------------------------------------------------------
+
+
+@pytest.mark.skipif(os.name == "nt", reason="an interrupt is sent in another way")
+@pytest.mark.parametrize("how", ["module", "script", "library"])
+def test_an_interrupt_while_the_command_is_being_loaded_prints_no_traceback(
+    tmp_path: Path, how: str
+) -> None:
+    """The signal comes with the first package that takes long; a library leaves it to its user."""
+    (tmp_path / "pydantic.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin" / "durakit"
+    script.write_text("import sys\nfrom durakit.cli import main\nsys.exit(main())\n")
+    words = {
+        "module": ["-m", "durakit", "runs", "orders.db"],
+        "script": [str(script), "runs", "orders.db"],
+        "library": ["-c", "import durakit"],
+    }[how]
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (-signal.SIGINT, "")
+    if how == "library":
+        assert done.stderr.startswith("Traceback")
+    else:
+        assert done.stderr == "durakit: interrupted\n"
 
 
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:

@@ -14,6 +14,10 @@ from command_line import ROOT, all_refused, answer
 compiled_once = command_line.compiled_once
 
 
+#: A lesson, written as a copy of it is.
+AS_IT_SHIPS = '{\n "cells": []\n}\n'
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A checkout of its own, so that no test meets a learner's copy; its JupyterLab is a stub."""
@@ -22,8 +26,8 @@ def checkout(tmp_path: Path) -> Path:
     )
     (tmp_path / "pyproject.toml").touch()
     (tmp_path / "notebooks").mkdir()
-    (tmp_path / "notebooks" / "01_twice.ipynb").write_text("as it ships")
-    (tmp_path / "notebooks" / "02_anywhere.ipynb").write_text("as it ships")
+    for name in ("01_twice.ipynb", "02_anywhere.ipynb"):
+        (tmp_path / "notebooks" / name).write_text(AS_IT_SHIPS)
     stub = "import sys\nprint(*sys.argv[1:], sep='\\n')\nsys.exit(7)\n"
     (tmp_path / "jupyterlab.py").write_text(stub)
     return tmp_path
@@ -38,7 +42,7 @@ def test_lab_makes_the_learners_copy_and_opens_the_first_lesson(checkout: Path) 
     assert "2 new lesson(s) in" in text
     assert "--LabApp.default_url=/lab/tree/01_twice.ipynb" in text
     assert "--no-browser" not in text
-    assert (checkout / "my-lessons" / "02_anywhere.ipynb").read_text() == "as it ships"
+    assert (checkout / "my-lessons" / "02_anywhere.ipynb").read_text() == AS_IT_SHIPS
 
 
 def test_lab_opens_another_lesson_without_a_browser_and_keeps_what_was_written(
@@ -60,7 +64,7 @@ def test_reset_restores_a_lesson_and_names_the_backup(checkout: Path) -> None:
     mine.parent.mkdir()
     mine.write_text("mine")
     assert "yours is kept as 01_twice.backup-1.ipynb" in answer(checkout, "reset", "01")
-    assert mine.read_text() == "as it ships"
+    assert mine.read_text() == AS_IT_SHIPS
     assert mine.with_name("01_twice.backup-1.ipynb").read_text() == "mine"
     assert "kept" not in answer(checkout, "reset", "1")
 
@@ -68,6 +72,8 @@ def test_reset_restores_a_lesson_and_names_the_backup(checkout: Path) -> None:
 def test_an_unknown_lesson_is_one_line_that_lists_them(checkout: Path) -> None:
     """Exit code 2, and the numbers that there are."""
     says = "durakit: there is no lesson '09'; there are: 01 twice, 02 anywhere\n"
+    assert all_refused(checkout, ["lab", "09"], ["reset", "09"]) == [says, says]
+    assert not (checkout / "my-lessons").exists()  # nothing is made before the number is read
     (checkout / "my-lessons").mkdir()
     for name in ("01_twice.ipynb", "02_anywhere.ipynb"):
         (checkout / "my-lessons" / name).write_text("mine")

@@ -1,8 +1,10 @@
 """The commands on a file: `runs` and `show` change nothing, `resume` finishes what was left."""
 
+import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import sqlite3
@@ -11,6 +13,7 @@ import sys
 from pathlib import Path
 
 import command_line
+import pydantic
 import pytest
 from command_line import (
     DIE,
@@ -343,6 +346,23 @@ def test_a_workflow_that_ends_its_process_asks_for_a_person(shop: Path, ending: 
     assert (run["status"], run["owner"]) == ("running", None)
 
 
+def test_a_run_that_ends_its_process_is_a_line_of_the_table_and_the_others_go_on(
+    shop: Path,
+) -> None:
+    """The next run's letter is in the ledger, though the first one's code has called sys.exit."""
+    (shop / "ending.py").write_text(
+        "import sys\nimport durakit as dk\nfrom shop import world\n\n\n@dk.workflow\n"
+        "def ends(ctx):\n    sys.exit('bye')\n"
+    )
+    start(shop, "ends", module="ending")
+    start(shop, "welcome", "ada")
+    words = ["resume", "orders.db", "--module", "ending", "--module", "shop"]
+    table = answer(shop, *words, code=1).splitlines()[1:]
+    assert [line.split()[:2] for line in table] == [["ends", "error"], ["welcome", "driven"]]
+    assert table[0].endswith("the code that was to run has called sys.exit('bye')")
+    assert sent(shop) == 1
+
+
 def test_a_module_that_does_not_help_is_told_in_one_line(shop: Path) -> None:
     """Missing, broken, or not the one that defines the workflow: nothing is driven."""
     (shop / "faulty.py").write_text("1 / 0\n")
@@ -402,3 +422,300 @@ def test_an_interrupt_ends_with_130_and_gives_the_run_back(shop: Path) -> None:
     assert (process.returncode, errors) == (130, "durakit: interrupted\n")
     (run,) = json.loads(answer(shop, "runs", "orders.db", "--json"))
     assert (run["status"], run["owner"]) == ("running", None)
+
+
+# -- resolve -----------------------------------------------------------------------------
+
+
+def told_next(text: str, module: str = "shop") -> list[str]:
+    """The words of the command that `resolve` says is next, for a module."""
+    (line,) = [line for line in text.splitlines() if line.startswith("next: durakit ")]
+    return [module if word == "MODULE" else word for word in shlex.split(line)[2:]]
+
+
+@pytest.mark.real_kill
+@pytest.mark.parametrize("parked", [True, False])
+@pytest.mark.parametrize(
+    ("point", "said"),
+    [("effect_done", ["completed", "--result", '{"id": "email-1"}']),
+     ("intent_saved", ["not_executed"])],
+)  # fmt: skip
+def test_a_killed_run_is_looked_at_resolved_and_finished_with_one_mail(
+    shop: Path, point: str, said: list[str], parked: bool
+) -> None:
+    """`runs`, `show`, `resolve`, `resume`: the word fits the ledger, and so does what follows."""
+    die(shop, "careful", "c", point)
+    before = sent(shop)
+    if parked:
+        words = ("resume", "orders.db", "c", "--module", "shop", "--wait", "30")
+        assert "`durakit resolve orders.db c OUTCOME " in answer(shop, *words, code=1)
+    assert "c " in answer(shop, "runs", "orders.db", code=int(parked))
+    shown = answer(shop, "show", "orders.db", "c", code=int(parked))
+    assert re.search(r"^shout +shout:ada +DISPATCHED +unknown", shown, re.MULTILINE)
+    text = answer(shop, "resolve", "orders.db", "c", *said, "--by", "Grace")
+    assert text.startswith(f"noted: {said[0]} for 'shout:ada' of run 'c', says Grace\n")
+    assert sent(shop) == before, "it drives nothing"
+    assert "completed" in answer(shop, *told_next(text), "--wait", "30")
+    assert sent(shop) == 1
+    whole = json.loads(answer(shop, "show", "orders.db", "c", "--json"))
+    assert whole["result"]["id"] == "email-1"
+    (word,) = [e["payload"] for e in whole["journal"] if e["kind"] == "resolved"]
+    assert (word["outcome"], word["by"]) == (said[0], "Grace")
+
+
+def test_a_word_that_does_not_fit_is_one_line_and_notes_nothing(shop: Path) -> None:
+    """It names the option, the run or the key, and exit code 2 says that nothing was done."""
+    die(shop, "careful", "c", "effect_done")
+    make_runs(shop, "done")
+    start(shop, "welcome", "ada")
+    with dk.Runtime(shop / "orders.db", account="b") as rt:
+        rt.start(dk.workflow(lambda _: None, name="of b"), id="theirs")
+    cases = {
+        "OUTCOME: 'completed', 'not_executed' or 'compensate'; got 'done'": "c done",
+        "--result: what is told 'not_executed' has no result": "c not_executed --result null",
+        "--result: what is told 'compensate' has no result": "c compensate --result 1",
+        "--result: no JSON: ": "c completed --result {",
+        "--result: cannot save $: ": "c completed --result 1e999",
+        "--by: is empty": "c completed --by=",
+        "--by: holds half a character": "c completed --by=\udcff",
+        "--key: is empty": "c completed --key=",
+        "run 'c' has no operation with key 'other'": "c completed --key other",
+        "run 'c' (running) has no unknown operation of tool 'other'": "c completed --tool other",
+        "run 'welcome' (running) has no unknown operation": "welcome completed",
+        "run 'done' (completed) has no unknown operation": "done completed",
+        "no run 'x' in orders.db": "x completed",
+        "account 'b' has one: --account": "theirs completed",
+        "shout declares no compensate=": "c compensate",
+        "(--module imports it)": "c compensate",
+        "there is no module 'nowhere'": "c compensate --module nowhere",
+    }
+    by = ["--by", "Grace"]
+    words = [["resolve", "orders.db", *by, *case.split()] for case in cases.values()]
+    lines = all_refused(shop, *words)
+    assert [says for says, line in zip(cases, lines, strict=True) if says not in line] == []
+    assert "required: --by" in refusal(shop, "resolve", "orders.db", "c", "completed")
+    assert "no such file" in refusal(shop, "resolve", "nowhere.db", "c", "completed", *by)
+    assert not (shop / "nowhere.db").exists()
+    (run,) = [r for r in json.loads(answer(shop, "runs", "orders.db", "--json")) if r["id"] == "c"]
+    assert (run["commands"], run["entries"]) == (0, 3)
+
+
+def test_an_operation_that_is_settled_is_not_settled_again(shop: Path) -> None:
+    """Named by its key it is refused as the Runtime refuses it, and the saved reply stands."""
+    die(shop, "welcome", "w", "result_saved")
+    words = ["resolve", "orders.db", "w", "not_executed", "--by", "Grace"]
+    named = refusal(shop, *words, "--key", "welcome:ada")
+    assert named == "operation 'welcome:ada' is not unknown: it is completed. Nothing was changed"
+    assert "has no unknown operation" in refusal(shop, *words)
+
+
+def test_help_names_exactly_the_outcomes_that_the_runtime_takes(tmp_path: Path) -> None:
+    """One list of words in two places: what one of them learns, the other must learn too."""
+    with (
+        dk.Runtime(tmp_path / "orders.db") as rt,
+        pytest.raises(dk.errors.InvalidField) as refused,
+    ):
+        rt.resolve("c", "k", "?", by="Grace")
+    known = re.findall(r"'(\w+)'", refused.value.problem)
+    assert runs.OUTCOMES.replace(",", "").replace(" or ", " ").split() == known
+    text = answer(tmp_path, "resolve", "--help")
+    assert [word for word in known if f"{word} (" not in text] == []
+
+
+UNDOING = """
+from shop import dk, world
+
+
+@dk.tool(effect="idempotent", window=86400)
+def sorry(call, to):
+    return world.send(to, "Sorry", "Please ignore our mail", key=call.key)
+
+
+@dk.tool(name="shout", compensate=sorry)
+def shout_or_undo(call, to):
+    return world.send(to, "Hey", "Hello")
+
+
+@dk.workflow
+def careful(ctx, to):
+    try:
+        ctx.call(shout_or_undo, to, key=f"shout:{to}")
+    except dk.Compensated:
+        return "undone"
+"""
+
+
+def test_a_tool_that_can_now_be_undone_is_declared_by_a_module(shop: Path) -> None:
+    """`compensate` is refused without it; with it the correction is the second and last mail."""
+    (shop / "undoing.py").write_text(UNDOING)
+    die(shop, "careful", "c", "effect_done")
+    words = ["resolve", "orders.db", "c", "compensate", "--by", "Grace"]
+    assert "(--module imports it)" in refusal(shop, *words)
+    text = answer(shop, *words, "--module", "undoing")
+    assert sent(shop) == 1
+    assert "completed" in answer(shop, *told_next(text), "--wait", "30")
+    assert sent(shop) == 2
+    whole = json.loads(answer(shop, "show", "orders.db", "c", "--json"))
+    assert whole["result"] == "undone"
+
+
+def test_of_several_unknown_operations_one_must_be_named(tmp_path: Path) -> None:
+    """The refusal lists them, and each can be settled by what it lists."""
+
+    class Letters(pydantic.BaseModel):
+        left: int = 1
+
+    @dk.tool(name="cli_several_send")
+    def send(call: dk.Call) -> str:
+        raise TimeoutError(call.key)
+
+    keys = iter("ab")
+
+    @dk.machine(name="cli_several", state=Letters, version=1)
+    def letters(ctx: dk.Context, state: Letters) -> object:
+        ctx.call(send, key=next(keys))
+        return dk.Done(state)
+
+    with dk.Runtime(tmp_path / "orders.db", lease=600) as rt:
+        for life in (1, 2):
+            crash = dk.CrashAt("cli_several_send", "intent_saved", incarnation=life)
+            rt.run(letters, Letters(), id="m", crash=crash)
+    words = ["resolve", "orders.db", "m", "not_executed", "--by", "Grace"]
+    line = refusal(tmp_path, *words)
+    assert "run 'm' has several unknown operations" in line
+    for key in "ab":
+        assert f"--key '{key}' --tool 'cli_several_send'" in line
+        text = answer(tmp_path, *words, "--key", key, "--tool", "cli_several_send")
+        assert re.search(r"^next: .* --wait \d+$", text, re.MULTILINE), "its lease is told of"
+
+
+# -- a parked run says what can be done --------------------------------------------------
+
+
+class Rounds(pydantic.BaseModel):
+    """The state of a machine that finds no end."""
+
+    done: int = 0
+
+
+def park(rt: dk.Runtime, why: str, run_id: str) -> None:
+    """Park a run for the reason `why`, as the Runtime names it."""
+    effect = "idempotent" if why == "unknown, asks" else "opaque"
+    failure: Exception = TimeoutError("no reply")
+    if why == "infeasible":
+        failure = dk.Infeasible("a stamp")
+
+    @dk.tool(name="cli_park_undo")
+    def undo(call: dk.Call) -> None:
+        raise dk.NotExecuted("the counter is closed")
+
+    @dk.tool(
+        name="cli_park_send", effect=effect, compensate=undo,
+        on_unknown="compensate" if why == "undo incomplete" else None,
+        retry=dk.Retry(attempts=1),
+    )  # fmt: skip
+    def send(call: dk.Call) -> None:
+        raise failure
+
+    @dk.workflow(name="cli_park")
+    def parks(ctx: dk.Context) -> None:
+        ctx.call(send, key=f"{run_id}:{{0}}")
+
+    @dk.workflow(name="cli_park_steps")
+    def steps(ctx: dk.Context) -> None:
+        ctx.step("old" if old else "new", lambda: 1)
+        ctx.step("last", lambda: 1)
+
+    @dk.machine(name="cli_park_machine", state=Rounds, version=1, transitions=2)
+    def circles(ctx: dk.Context, state: Rounds) -> Rounds:
+        del ctx
+        return state
+
+    old = True
+    if why == "no end":
+        rt.run(circles, Rounds(), id=run_id)
+    elif why == "mismatch":
+        rt.run(steps, id=run_id, crash=dk.CrashAt("last", "before_step"))
+        old = False
+        rt.resume(run_id)
+    elif why == "no progress":
+        rt.start(steps, id=run_id)
+        for life in (1, 2, 3, 4):
+            rt.recover_rows(crash=dk.CrashAt("old", "before_step", incarnation=life))
+    else:
+        rt.run(parks, id=run_id)
+    words = {"conflict": ["not_executed", "completed"], "conflict, saved": ["completed",
+             "not_executed"], "told": ["completed"]}.get(why, [])  # fmt: skip
+    for word in words:
+        rt.resolve(run_id, f"{run_id}:{{0}}", word, by="Grace")
+    if len(words) > 1:
+        rt.recover_rows()
+    assert rt.get(run_id).status == "needs_decision"
+
+
+RESOLVE = "`durakit resolve orders.db r OUTCOME --by NAME`"
+RESUME = "`durakit resume orders.db r --module MODULE`"
+ADVICE = {
+    "unknown": ("nobody knows whether cli_park_send 'r:{0}' was executed. Find out", RESOLVE),
+    "unknown, asks": ("let the run itself ask again: ", RESOLVE, RESUME),
+    "undo incomplete": ("what the call may have done is not undone. Set right", RESOLVE, RESUME),
+    "infeasible": ("a stamp", "Bring what is missing: ", RESUME),
+    "mismatch": ("the code is not the one that wrote the journal. Define the old code", RESUME),
+    "conflict": ("two answers about cli_park_send 'r:{0}' differ. Find out", RESOLVE),
+    "conflict, saved": ("the one that was saved stands. To go on with it: ", RESUME),
+    "no end": ("its machine found no end", RESUME),
+    "no progress": ("kills its worker. Mend", RESUME),
+    "told": ("what it was told since is noted. Go on: ", RESUME),
+}
+
+
+@pytest.mark.parametrize("why", ADVICE)
+def test_a_parked_run_ends_with_what_can_be_done_about_its_reason(tmp_path: Path, why: str) -> None:
+    """`runs` and `show` say it in their last line, and offer no command that would be refused."""
+    with dk.Runtime(tmp_path / "orders.db", clock=dk.ManualClock()) as rt:
+        park(rt, why, "r")
+        kind = rt.get("r").why
+        allowed = set()
+        for word in () if why == "told" else ("completed", "not_executed"):
+            with contextlib.suppress(dk.errors.UsageError):
+                rt.resolve("r", "r:{0}", word, by="Grace")
+                allowed.add(word)
+        rt._store.write(lambda c: c.execute("DELETE FROM command") if allowed else None)
+        rt._store.write(lambda c: c.execute("UPDATE run SET commands = 0") if allowed else None)
+    listed, shown = each(tmp_path, ["runs", "orders.db"], ["show", "orders.db", "r"])
+    assert [listed[0], shown[0]] == [1, 1]
+    line = listed[1].splitlines()[-1]
+    assert shown[1].splitlines()[-1] == line
+    assert line.startswith(f"run 'r' is parked ({kind})")
+    assert [part for part in ADVICE[why] if part not in line] == [], line
+    assert ("durakit resolve" in line) == bool(allowed)
+    assert ("durakit resume" in line) == (RESUME in ADVICE[why])
+
+
+def test_many_parked_runs_do_not_bury_the_list(tmp_path: Path) -> None:
+    """The first five are advised about, the others are counted."""
+    with dk.Runtime(tmp_path / "orders.db") as rt:
+        for number in range(7):
+            park(rt, "unknown", f"r{number}")
+    lines = answer(tmp_path, "runs", "orders.db", code=1).splitlines()
+    assert len(lines) == 1 + 7 + 5 + 1
+    assert lines[-1].startswith("2 more run(s) are parked")
+
+
+def test_the_command_that_is_told_works_for_any_name(shop: Path) -> None:
+    """Spaces, a quote, a leading dash, another account: it can be pasted as it stands."""
+    for run_id, account in (("a b'c", "default"), ("-x", "-y")):
+        program = (
+            "import sys, durakit as dk, shop; id, account = sys.argv[1:]; "
+            "rt = dk.Runtime('-o.db', lease=0.2, account=account, world=shop.world); "
+            "rt.run(shop.careful, id, id=id, crash=dk.CrashAt('shout', 'effect_done')); "
+            "rt.resume(id)"
+        )
+        words = [sys.executable, "-c", program, run_id, account]
+        subprocess.run(words, cwd=shop, check=True, capture_output=True, timeout=60)
+        asked = durakit(shop, "runs", f"--account={account}", "--", "-o.db").stdout
+        (told,) = re.findall("`(durakit resolve .*?)` \\(", asked)
+        named = {"NAME": "Grace", "OUTCOME": "completed"}
+        resolve = [named.get(word, word) for word in shlex.split(told)[1:]]
+        assert "completed" in answer(shop, *told_next(answer(shop, *resolve)))
+    assert sent(shop) == 2

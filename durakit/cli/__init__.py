@@ -2,7 +2,8 @@
 
 Two kinds of command. Those that *look* (``runs``, ``show``, ``progress``, ``class-report``,
 ``lint``) change no file of the user's, not even by opening one. Those that *act* (``resume``,
-``sweep``, ``lab``, ``reset``) say what they did. ``mail serve`` runs until it is stopped.
+``resolve``, ``sweep``, ``lab``, ``reset``) say what they did. ``mail serve`` runs until it is
+stopped.
 
 What a workflow prints goes to standard error, so that standard output is the answer alone. What
 goes wrong is one line, there too. pandas and JupyterLab are not imported here.

@@ -103,11 +103,12 @@ def signals_of(texts: Sequence[str]) -> dict[str, Any]:
             raise UsageError(f"--signal: say NAME=JSON, as in approval=true; got {text!r}")
         if name in signals:
             raise UsageError(f"--signal {name}: is given twice")
-        signals[name] = _json(f"--signal {name}", value)
+        signals[name] = json_of(f"--signal {name}", value)
     return signals
 
 
-def _json(option: str, text: str) -> Any:
+def json_of(option: str, text: str) -> Any:
+    """The value that the JSON of ``option`` says."""
     try:
         return json.loads(text, parse_constant=_no_number, object_pairs_hook=_each_name_once)
     except RecursionError:
@@ -131,7 +132,7 @@ def _each_name_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def arguments_of(workflow: Workflow, text: str) -> tuple[list[Any], dict[str, Any]]:
     """A workflow's arguments from JSON, in the types that it declares."""
-    given = _json("--args", text)
+    given = json_of("--args", text)
     parameters = list(inspect.signature(workflow.function).parameters.values())
     signature = inspect.Signature(parameters[1:])
     try:

@@ -7,13 +7,21 @@ import argparse
 from durakit.cli.exit_codes import NEEDS_A_PERSON, OK
 from durakit.cli.printing import say, say_json
 from durakit.errors import UsageError
-from durakit.lab.lessons import copy_beside, find_source, make_copy, open_lab, reset_lesson
+from durakit.lab.lessons import (
+    check_number,
+    copy_beside,
+    find_source,
+    make_copy,
+    open_lab,
+    reset_lesson,
+)
 
 
 def lab(options: argparse.Namespace) -> int:
     """Complete the learner's copy and open it in JupyterLab, whose exit code is handed on."""
     source = find_source()
     mine = copy_beside(source)
+    check_number(options.lesson, source, mine)
     new = make_copy(source, mine)
     if new:
         say(f"{len(new)} new lesson(s) in {mine}")

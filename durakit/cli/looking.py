@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from durakit import files, schema
+from durakit.clock import SystemClock
 from durakit.errors import MisplacedFile, StoreBusy
-from durakit.runtime import Runtime
+from durakit.store import Store
 
 #: The account that runs belong to where nobody says otherwise.
 ACCOUNT: Final = "default"
@@ -31,16 +32,14 @@ def require_file(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def looking(path: Path, account: str = ACCOUNT) -> Iterator[Runtime]:
-    """A Runtime on a private copy of the file: nothing that it does can reach the original."""
+def looking(path: Path) -> Iterator[Store]:
+    """A Store on a private copy of the file: nothing that it does can reach the original."""
     require_file(path)
-    with (
-        tempfile.TemporaryDirectory(prefix="durakit-look-") as folder,
-        Runtime(copied(path, Path(folder)), account=account) as rt,
-    ):
-        # Messages speak of the file that was asked for.
-        rt._store.name = str(path)  # noqa: SLF001
-        yield rt
+    with tempfile.TemporaryDirectory(prefix="durakit-look-") as folder:
+        store = Store(copied(path, Path(folder)), clock_kind=SystemClock.kind)
+        store.name = str(path)  # messages speak of the file that was asked for
+        with contextlib.closing(store):
+            yield store
 
 
 def copied(path: Path, folder: Path) -> Path:

@@ -145,6 +145,33 @@ def _add_runs(commands: Any) -> None:
     )  # fmt: skip
     _add_account(resume)
 
+    resolve = _add(
+        commands, "resolve", runs.resolve, "say how an operation that is unknown ended",
+        "durakit resolve orders.db welcome:42 completed --result '{\"id\": 7}' --by Grace",
+        "\nOnly notes the decision, and prints the command that goes on with the run. OUTCOME is\n"
+        "one of: completed (the call returns --result), not_executed (the next attempt may use\n"
+        "the same key), compensate (nobody knows: the tool's compensation is carried out).",
+    )  # fmt: skip
+    _add_file(resolve)
+    resolve.add_argument("id", metavar="RUN", help="the run's id")
+    resolve.add_argument("outcome", metavar="OUTCOME", help=runs.OUTCOMES)
+    resolve.add_argument(
+        "--by", metavar="NAME", required=True, help="who says so; kept in the journal"
+    )
+    resolve.add_argument(
+        "--key", metavar="KEY", help="the operation's key, where several are unknown"
+    )
+    resolve.add_argument("--tool", metavar="TOOL", help="its tool, where several have that key")
+    resolve.add_argument(
+        "--result", metavar="JSON", help="what a completed call returns; null if not given"
+    )
+    resolve.add_argument(
+        "--module", metavar="MODULE", action="append", default=[],
+        help="import it: it declares the tool, which compensate may need (may be given several "
+        "times)",
+    )  # fmt: skip
+    _add_account(resolve)
+
 
 def _add_file(parser: Parser) -> None:
     parser.add_argument(
