@@ -14,6 +14,11 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from durakit.lab import lessons
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
+
 FIRST = "01_twice_in_the_inbox.ipynb"
 SECOND = "02_crash_anywhere.ipynb"
 
@@ -85,11 +90,45 @@ def test_the_copy_belongs_beside_the_notebooks_under_an_ignored_name(source: Pat
 
 
 def test_a_copy_is_complete_and_holds_only_lessons(source: Path, target: Path) -> None:
-    """Each lesson is copied byte for byte, and no half-written file stays behind."""
+    """Each lesson is copied whole, and no half-written file stays behind."""
     assert lessons.make_copy(source, target) == [target / FIRST, target / SECOND]
     assert {path.name: path.read_bytes() for path in target.iterdir()} == {
         name: (source / name).read_bytes() for name in (FIRST, SECOND)
     }
+
+
+def test_a_copy_gives_no_guess_away(target: Path) -> None:
+    """Each cell of each lesson that ships is there as it is, and what came out of it is not."""
+    shipped = Path(__file__).parent.parent / "notebooks"
+    for mine in lessons.make_copy(shipped, target):
+        copied, original = (
+            nbformat.read(path, as_version=4) for path in (mine, shipped / mine.name)
+        )
+        code = [cell for cell in copied.cells if cell.cell_type == "code"]
+        assert [(cell.outputs, cell.execution_count) for cell in code] == [([], None)] * len(code)
+        for notebook in (copied, original):
+            for cell in notebook.cells:
+                cell.pop("outputs", None), cell.pop("execution_count", None)
+        assert copied == original
+
+
+def test_a_copy_is_written_as_jupyter_writes_it(target: Path) -> None:
+    """Opened and saved with nothing done, a lesson is as it was, and a reset keeps no backup."""
+    shipped = Path(__file__).parent.parent / "notebooks"
+    lessons.make_copy(shipped, target)
+    mine = target / FIRST
+    before = mine.read_bytes()
+    nbformat.write(nbformat.read(mine, as_version=4), mine)
+    assert mine.read_bytes() == before
+    assert lessons.reset_lesson("01", shipped, target).backup is None
+
+
+def test_what_is_no_notebook_is_not_copied(source: Path, target: Path) -> None:
+    """A damaged checkout is told by the file's name, and leaves no half copy of it."""
+    (source / SECOND).write_text("[1]")
+    with pytest.raises(lessons.LessonError, match=f"{SECOND} is no notebook"):
+        lessons.make_copy(source, target)
+    assert [path.name for path in target.iterdir()] == [FIRST]
 
 
 def test_copying_again_adds_what_is_new_and_keeps_what_the_learner_wrote(
@@ -163,6 +202,45 @@ def test_an_unknown_number_lists_the_lessons_there_are(
         f"there is no lesson {number!r}; there are: 01 twice in the inbox, 02 crash anywhere"
     )
     assert not target.exists()
+
+
+def test_a_number_is_known_if_it_ships_or_is_the_learners_own(source: Path, target: Path) -> None:
+    """Each lesson is listed once, though the copy has it too."""
+    lessons.make_copy(source, target)
+    write_notebook(target / "10_my_own.ipynb", "'mine'")
+    for number in ("1", "02", "10"):
+        lessons.check_number(number, source, target)
+    with pytest.raises(lessons.UnknownLesson) as caught:
+        lessons.check_number("03", source, target)
+    assert str(caught.value) == (
+        "there is no lesson '03'; there are: 01 twice in the inbox, 02 crash anywhere, 10 my own"
+    )
+
+
+@pytest.mark.skipif(resource is None, reason="no limit on the size of files")
+@pytest.mark.parametrize("room", [0, 10, 2000])
+def test_where_there_is_no_room_a_reset_leaves_the_folder_as_it_was(
+    source: Path, target: Path, room: int
+) -> None:
+    """No half backup, no half lesson, and the learner's own notebook byte for byte.
+
+    ``room``: bytes that a file may have: none, too few for either, or enough for the backup only.
+    """
+    write_notebook(source / FIRST, "'x'" * 1000)
+    lessons.make_copy(source, target)
+    (target / FIRST).write_bytes(b"mine" * 250)
+    before = {path.name: path.read_bytes() for path in target.iterdir()}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    try:
+        with pytest.raises(lessons.LessonError, match="cannot restore lesson 01"):
+            lessons.reset_lesson("01", source, target)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    after = {path.name: path.read_bytes() for path in target.iterdir()}
+    if room == 2000:
+        assert after.pop("01_twice_in_the_inbox.backup-1.ipynb") == b"mine" * 250
+    assert after == before
 
 
 def test_the_module_loads_none_of_the_heavy_packages() -> None:

@@ -30,6 +30,7 @@ __all__ = [
     "LessonsNotFound",
     "Reset",
     "UnknownLesson",
+    "check_number",
     "copy_beside",
     "find_data",
     "find_source",
@@ -147,10 +148,24 @@ def list_lessons(source: Path) -> list[Lesson]:
     return lessons
 
 
+def check_number(number: str, source: Path, target: Path) -> None:
+    """Refuse a number that neither the lessons that ship nor the learner's copy have.
+
+    Raises:
+        LessonsNotFound: There is no lesson in `source`.
+        UnknownLesson: No lesson has this number; the message lists those there are.
+    """
+    shipped = list_lessons(source)
+    names = {lesson.path.name for lesson in shipped}
+    own = [lesson for lesson in _lessons_in(target) if lesson.path.name not in names]
+    _find_lesson(number, [*shipped, *own])
+
+
 def make_copy(source: Path, target: Path) -> list[Path]:
     """Copy each lesson that `target` does not have yet, and return the new files.
 
-    A lesson that is there already is the learner's and stays untouched.
+    What came out of a lesson's cells is not copied: it would give each guess away. A lesson that
+    is there already is the learner's and stays untouched.
 
     Raises:
         LessonsNotFound: There is no lesson in `source`.
@@ -163,17 +178,30 @@ def make_copy(source: Path, target: Path) -> list[Path]:
         for lesson in lessons:
             mine = target / lesson.path.name
             if not mine.exists():
-                _write_whole(mine, lesson.path.read_bytes())
+                _write_whole(mine, _unanswered(lesson.path))
                 new.append(mine)
     except OSError as error:
         raise LessonError(f"cannot copy the lessons to {target}: {error}") from error
     return new
 
 
-def reset_lesson(number: str, source: Path, target: Path) -> Reset:
-    """Restore one lesson as it ships, and keep the learner's as a backup with a number of its own.
+def _unanswered(path: Path) -> bytes:
+    """Return a lesson without what came out of its cells. Raises OSError, and LessonError."""
+    try:
+        notebook = json.loads(path.read_bytes())
+        for cell in notebook["cells"]:
+            if cell["cell_type"] == "code":
+                cell["outputs"], cell["execution_count"] = [], None
+    except (ValueError, TypeError, KeyError) as error:
+        raise LessonError(f"{path} is no notebook: {error!r}") from error
+    # As Jupyter writes it: a notebook that is only opened and saved is not taken for changed.
+    return (json.dumps(notebook, indent=1, ensure_ascii=False) + "\n").encode()
 
-    A lesson that still is as it ships needs no backup and gets none.
+
+def reset_lesson(number: str, source: Path, target: Path) -> Reset:
+    """Restore one lesson as it was copied, and keep the learner's as a backup with its own number.
+
+    A lesson in which nothing was done needs no backup and gets none.
 
     Args:
         number: The lesson's number, "01" or "1".
@@ -188,7 +216,7 @@ def reset_lesson(number: str, source: Path, target: Path) -> Reset:
     lesson = _find_lesson(number, list_lessons(source))
     mine = target / lesson.path.name
     try:
-        shipped = lesson.path.read_bytes()
+        shipped = _unanswered(lesson.path)
         backup = None
         if mine.exists() and (written := mine.read_bytes()) != shipped:
             backup = _keep(mine, written)
@@ -283,10 +311,15 @@ def _keep(mine: Path, written: bytes) -> Path:
         backup = mine.with_name(f"{mine.stem}.backup-{number}.ipynb")
         try:
             # "x" refuses a file that is there, so an earlier backup cannot be lost.
-            with backup.open("xb") as file:
-                file.write(written)
+            file = backup.open("xb")
         except FileExistsError:
             continue
+        try:
+            with file:
+                file.write(written)
+        except BaseException:
+            backup.unlink(missing_ok=True)  # on a full disk half of it would pass for a backup
+            raise
         return backup
     raise AssertionError("count() has no end")
 
@@ -294,5 +327,9 @@ def _keep(mine: Path, written: bytes) -> Path:
 def _write_whole(path: Path, content: bytes) -> None:
     """Write a file so that a crash leaves the old one or the new one, never half of it."""
     part = path.with_name(f".{path.name}.part")
-    part.write_bytes(content)
-    part.replace(path)
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
