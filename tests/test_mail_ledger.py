@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import os
 import shutil
 import sqlite3
 import stat
@@ -147,6 +148,59 @@ def test_a_ledger_that_is_taken_away_is_not_written_to_any_more(how, new, tmp_pa
     mailbox.fresh(tmp_path / "home" if how != "replaced" else tmp_path / "new")
     assert asked(mailbox, key="after").status == 200
     assert len(mailbox.effects()) == 1
+
+
+#: What a clumsy hand leaves in a file's place, its number on the disk being the same.
+OVERWRITTEN = {
+    "emptied": lambda content: b"",
+    "cut in half": lambda content: content[: len(content) // 2],
+    "cut after a page": lambda content: content[:4096],
+    "noise in front": lambda content: b"noise" * 20 + content[100:],
+    "nothing but zeros": lambda content: bytes(len(content)),
+    "longer than before": lambda content: b"x" * (2 * len(content)),
+}
+
+
+@pytest.mark.parametrize("forked", [False, True], ids=["open", "after a fork"])
+@pytest.mark.parametrize("how", OVERWRITTEN)
+def test_a_ledger_that_is_overwritten_in_place_is_not_written_to_any_more(
+    how, forked, new, tmp_path
+):
+    """An open file's log and cache would go on answering, as if nothing had happened."""
+    mailbox = new("resend")
+    mailbox.fresh(tmp_path / "home")
+    asked(mailbox, key="before")
+    ledger = tmp_path / "home" / "mail.db"
+    if forked:  # then no connection is left, and each side opens its own
+        ledger_module._before_fork()
+        ledger_module._after_fork()
+    left = OVERWRITTEN[how](ledger.read_bytes())
+    moment = ledger.stat().st_mtime_ns + 1_000_000_000
+    with ledger.open("r+b") as file:
+        file.truncate(0)
+        file.write(left)
+    os.utime(ledger, ns=(moment, moment))
+    for touch in (lambda: asked(mailbox, key="after"), mailbox.effects, mailbox.keys):
+        with pytest.raises(RuntimeError, match=r"mail\.db was overwritten or cut off"):
+            touch()
+    assert ledger.read_bytes() == left
+    mailbox.fresh(tmp_path / "new")
+    assert asked(mailbox, key="after").status == 200
+    assert len(mailbox.effects()) == 1
+
+
+def test_a_header_that_speaks_of_pages_that_are_still_in_the_log_is_no_damage(new, tmp_path):
+    """So a process leaves it that is killed while it moves pages there; the log has the rest."""
+    mailbox = new("resend")
+    asked(mailbox, key="before")
+    ledger = mailbox.folder / "mail.db"
+    moment = ledger.stat().st_mtime_ns + 1_000_000_000
+    with ledger.open("r+b") as file:
+        file.seek(28)
+        file.write((ledger.stat().st_size // 4096 + 7).to_bytes(4, "big"))
+    os.utime(ledger, ns=(moment, moment))
+    assert asked(mailbox, key="after").status == 200
+    assert len(mailbox.effects()) == 2
 
 
 #: Sends until the disk is full (a file may not grow any more), and then on a disk with room.

@@ -30,6 +30,7 @@ class Ledger:
         self.path: Path | None = None
         self._tool = ""
         self._file: tuple[int, int] | None = None
+        self._stamp: tuple[int, int] | None = None
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         with _forking:  # not while another thread walks the set
@@ -39,8 +40,8 @@ class Ledger:
         """Close what was open and open this file: made if it is missing, brought up to date if old.
 
         ``tool``: whose a ledger of version 1 is. Raises RuntimeError, and leaves the file as it is,
-        if it is something else or newer. A file that is removed or replaced later is no longer
-        touched: every touch then raises RuntimeError.
+        if it is something else or newer. A file that is removed, replaced or overwritten later is
+        no longer touched: every touch then raises RuntimeError.
         """
         with self._lock:
             self.close()
@@ -55,7 +56,7 @@ class Ledger:
         """Close the file. Every touch but ``open`` then raises RuntimeError."""
         with self._lock:
             self._disconnect()
-            self.path = self._file = None
+            self.path = self._file = self._stamp = None
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -74,15 +75,19 @@ class Ledger:
     def _connect(self) -> sqlite3.Connection:
         if self.path is None:
             raise RuntimeError("this mailbox is closed; fresh(folder) opens it again")
-        if self._file is not None and _identity(self.path) != self._file:
-            # What is written now nobody will ever read: mails would be out that no ledger knows.
+        file, stamp = _look(self.path)
+        # What is written then nobody will ever read: mails would be out that no ledger knows.
+        if self._file is not None and file != self._file:
             raise RuntimeError(
                 f"{self.path} is not the file that was opened: it was removed or replaced; "
                 "fresh(folder) opens what is there now"
             )
+        if self._stamp is not None and stamp != self._stamp:
+            _check_content(self.path, self._stamp[0])
+            self._stamp = stamp
         if self._connection is None:
             self._connection = _open(self.path, self._tool)
-            self._file = _identity(self.path)
+            self._file, self._stamp = _look(self.path)
         return self._connection
 
     def _disconnect(self) -> None:
@@ -109,13 +114,39 @@ def _open(path: Path, tool: str) -> sqlite3.Connection:
     return db
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Which file stands there, whatever its content; None: there is none."""
+def _look(path: Path) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
+    """Return which file stands there (None: none), and what changes when its content does."""
     try:
         found = path.stat()
     except FileNotFoundError:
-        return None
-    return found.st_dev, found.st_ino
+        return None, None
+    return (found.st_dev, found.st_ino), (found.st_size, found.st_mtime_ns)
+
+
+def _check_content(path: Path, size: int) -> None:
+    """Raise RuntimeError where the file that was opened, ``size`` bytes then, is no ledger now.
+
+    An open connection goes on with its log and its cache, and would not notice. So the header is
+    read past them; by SQLite, since to close a file by other means drops this process's locks. A
+    file that is too short for its header proves nothing if it has not shrunk: whoever is killed
+    while moving pages there from the log leaves one.
+    """
+    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+    try:
+        if path.stat().st_size >= size:
+            db.execute("PRAGMA writable_schema = ON")  # then it may be too short for its header
+        if _pragma(db, "application_id") == APPLICATION_ID:
+            return
+    except sqlite3.OperationalError:  # locked or unreadable says nothing
+        raise
+    except sqlite3.DatabaseError:
+        pass
+    finally:
+        db.close()
+    raise RuntimeError(
+        f"{path} was overwritten or cut off while it was open here; fresh(folder) opens what is "
+        "there now"
+    )
 
 
 def _prepare(db: sqlite3.Connection, path: Path, tool: str) -> None:
