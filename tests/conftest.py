@@ -34,6 +34,20 @@ def real_mailbox(tmp_path):
 
 
 @pytest.fixture
+def world(mailbox):
+    """The same mail service, where a test calls it so."""
+    return mailbox
+
+
+@pytest.fixture
+def rt(tmp_path, clock, mailbox):
+    """One runtime on the mail service's clock."""
+    path = tmp_path / "run.db"
+    with dk.Runtime(path, clock=clock, rng=random.Random(1), world=mailbox) as runtime:
+        yield runtime
+
+
+@pytest.fixture
 def runtime(tmp_path, clock, mailbox):
     """Opens runtimes on one file: each is another driver."""
     opened = []

@@ -32,6 +32,19 @@ def seen_after_each_cell(
     return seen
 
 
+def mails_after_each_cell(
+    lesson: checks.Lesson, look: Callable[[str, Names, Mailbox], dict[str, Any]]
+) -> Seen:
+    """The same from the first cell on that has a ``mailbox``, beside what its ledger says."""
+
+    def with_the_ledger(cell: str, names: Names) -> dict[str, Any] | None:
+        if "mailbox" not in names:
+            return None
+        return ledger(names["mailbox"]) | look(cell, names, names["mailbox"])
+
+    return seen_after_each_cell(lesson, with_the_ledger)
+
+
 def ledger(mailbox: Mailbox) -> dict[str, Any]:
     """Return the world's own word: how many mails, under which keys, after which requests."""
     effects = mailbox.effects()
@@ -59,10 +72,10 @@ def run_twice(lesson: checks.Lesson, *kept: str) -> None:
 
 
 def is_a_slip(note: Note, message: str) -> None:
-    """Assert that an answer is told ``message``, as a slip of the hand that takes no hint."""
+    """Assert that an answer is told ``message``, as a slip of the hand that uses up no hint."""
     assert note.mark == State.TRY_AGAIN
     assert message in note.lines[0]
-    assert note.lines[-1] == "That is a slip and not a wrong answer: it takes no hint."
+    assert note.lines[-1] == "That is a slip and not a wrong answer: it uses up no hint."
 
 
 def ask(task: Exercise, folder: Path, *answer: object) -> Note:

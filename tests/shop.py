@@ -156,3 +156,17 @@ CORPUS = {welcome: deduping, ask: askable, shrug: silent, three_mails: deduping}
 
 #: Workflows that are wrong on purpose, likewise.
 BROKEN = {guess: silent, sends_in_a_step: silent}
+
+
+def one_mail(service) -> dk.Workflow:
+    """The smallest workflow that can send twice: one mail over ``service``, under one key."""
+
+    @dk.tool(effect="idempotent")
+    def send(call, to):
+        return service.send(to, "s", "b", key=call.key)
+
+    @dk.workflow
+    def plain(ctx, to):
+        return ctx.call(send, to, key="k")
+
+    return plain

@@ -1,6 +1,5 @@
 """The agent of the lessons: what its state holds, where it saves, and what a crash may repeat."""
 
-import random
 from pathlib import Path
 
 import pytest
@@ -22,26 +21,9 @@ from durakit.lab.agent import (
     Transcript,
     operation_key,
 )
-from durakit.mail import Mailbox
 
 ROOT = Path(__file__).resolve().parent.parent
 DIED = dk.CrashAt("send_mail", "effect_done")
-
-
-@pytest.fixture
-def world(tmp_path):
-    """A mail service that knows keys, on virtual time."""
-    box = Mailbox(tmp_path / "world", profile="idempotent", clock=dk.ManualClock())
-    yield box
-    box.close()
-
-
-@pytest.fixture
-def rt(tmp_path, world):
-    """A runtime on the world's clock."""
-    path = tmp_path / "run.db"
-    with dk.Runtime(path, clock=world.clock, rng=random.Random(1), world=world) as runtime:
-        yield runtime
 
 
 def desk_of(world, tmp_path, transcript="plain", **options):

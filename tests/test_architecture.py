@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +32,7 @@ LAYERS = [
         "machine",
     ],
     ["items", "tables", "run", "runtime"],
-    ["lives", "kill", "sweep", "testing", "source", "linting", "cli"],
+    ["lives", "kill", "sweep", "testing", "source", "linting", "starting", "cli"],
     ["lab"],
 ]
 ORDER = [module for layer in LAYERS for module in layer]
@@ -39,6 +40,7 @@ PURE = LAYERS[0]
 
 #: Rooms with several modules: their parts, in reading order too.
 ROOMS = {
+    "store": ["rows", "chain", "database", "journal", "retention", "store", "__init__"],
     "linting": ["findings", "keys", "retries", "effects", "tool", "workflow", "__init__"],
     "cli": [
         "exit_codes",
@@ -51,6 +53,10 @@ ROOMS = {
         "mail",
         "parser",
         "__init__",
+    ],
+    "mail": [
+        *["errors", "checks", "faults", "profiles", "messages", "ledger", "memory", "intake"],
+        *["records", "work", "service", "__init__", "door", "http", "smtp"],
     ],
     "lab": [
         # what all lessons stand on
@@ -65,7 +71,8 @@ ROOMS = {
         *["backoff.client", "backoff.plots", "backoff.explorers"],
         *["budgets", "budgets.nested", "budgets.icicle", "budgets.explorer"],
         *["keys", "keys.strategies", "keys.trials", "keys.identities"],
-        *["clinic", "clinic.patients", "clinic.examinations", "clinic.ward"],
+        *["keys.services", "keys.server", "keys.replies"],
+        *["clinic", "clinic.patients", "clinic.examinations", "clinic.ward", "clinic.repairs"],
         # learners and their class
         *["classroom", "classroom.plans", "classroom.progress", "classroom.guesses"],
         *["classroom.report", "classroom.folder"],
@@ -155,11 +162,21 @@ def source_of(room: str, part: str) -> str:
 def test_every_module_has_its_place_in_the_order():
     """A new module is put into LAYERS or ROOMS, where a reader will look for what it may use."""
     here = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
-    assert here | set(ROOMS) == set(ORDER)
+    assert here | set(ROOMS) == {*ORDER, "mail"}  # mail stands beside the order
     for room, parts in ROOMS.items():
         folder = PACKAGE / room
         found = {path.relative_to(folder).with_suffix("") for path in folder.rglob("*.py")}
         assert {".".join(path.parts).replace(".__init__", "") for path in found} == set(parts)
+
+
+def test_the_readme_names_every_module_in_reading_order():
+    """Its table *The code* is where a reader begins, so it leaves none out."""
+    readme = (PACKAGE.parent / "README.md").read_text(encoding="utf-8")
+    table = readme.partition("## The code\n")[2].partition("\n## ")[0]
+    linked = re.findall(r"\]\(durakit/(\w+)(?:\.py|/__init__\.py)\)", table)
+    assert [module for module in linked if module != "mail"] == ORDER
+    folders = {part.split(".")[0] for part in ROOMS["lab"] if "." in part}
+    assert set(re.findall(r"\]\(durakit/lab/(\w+)/__init__\.py\)", table)) == folders
 
 
 @pytest.mark.parametrize("module", ORDER)

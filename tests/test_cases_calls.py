@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from case_tools import DAY, mail_tool
 
 import durakit as dk
 from durakit.mail import Fault, Mailbox, MailError
@@ -20,7 +21,6 @@ from durakit.mail.profiles import PROFILES
 from durakit.sweep import can_fork
 
 ADA = "ada@example.org"
-DAY = 86_400.0
 HERE = Path(__file__).resolve().parent
 forks = pytest.mark.skipif(not can_fork(), reason="this platform cannot fork")
 
@@ -35,30 +35,6 @@ class Dice(random.Random):
     def random(self):
         """The same share every time."""
         return self.share
-
-
-def mail_tool(mailbox, effect="idempotent", before=None, after=None, **more):
-    """A tool that sends a mail; ``before`` and ``after`` are done around the sending."""
-
-    def send_email(call, to, body):
-        if before is not None:
-            before()
-        sent = mailbox.send(to, "Welcome", body, key=call.key, timeout=call.remaining())
-        if after is not None:
-            after()
-        return sent
-
-    def probe(call):
-        found = mailbox.find(call.key)
-        return dk.Absent if found is None else dk.Found(found)
-
-    promises = {
-        "none": {},
-        "idempotent": {"window": DAY},
-        "queryable": {"settles_after": 20.0, "probe": probe},
-        "opaque": {},
-    }
-    return dk.tool(send_email, effect=effect, **{**promises[effect], **more})
 
 
 def one_call(tool, key="welcome:7", body="hello", name="case one call", **more):
@@ -1187,7 +1163,7 @@ def test_L103_a_recovery_that_waits_for_others_ends_between_two_ticks_too(runtim
         for _ in range(40):
             clock.advance(0.0517)
             for wait in (0.1, 0.3, 0.7, 1.1):
-                assert other._recover(wait)[0][1] == "owned"
+                assert other.recover_rows(wait)[0][1] == "owned"
 
     run = rt.run(one_call(mail_tool(mailbox, before=poll)), id="w")
     assert run.status == "completed"

@@ -10,6 +10,7 @@ import signal
 import sqlite3
 
 import pytest
+from case_tools import mail_tool
 
 import durakit as dk
 from durakit.mail import Fault, Mailbox, Profile
@@ -18,30 +19,6 @@ from durakit.sweep import can_fork
 
 ADA = "ada@example.org"
 forks = pytest.mark.skipif(not can_fork(), reason="this platform cannot fork")
-
-
-def mail_tool(mailbox, effect="idempotent", before=None, after=None, **more):
-    """A tool that sends a mail; ``before`` and ``after`` are done around the sending."""
-
-    def send_email(call, to, body):
-        if before is not None:
-            before()
-        sent = mailbox.send(to, "Welcome", body, key=call.key, fence=call.fence)
-        if after is not None:
-            after()
-        return sent
-
-    def probe(call):
-        found = mailbox.find(call.key)
-        return dk.Absent if found is None else dk.Found(found)
-
-    promises = {
-        "none": {},
-        "idempotent": {"window": 86_400.0},
-        "queryable": {"settles_after": 20.0, "probe": probe},
-        "opaque": {},
-    }
-    return dk.tool(send_email, effect=effect, **{**promises[effect], **more})
 
 
 def welcome_workflow(tool, name="case welcome"):
@@ -402,7 +379,7 @@ def test_L031_a_step_that_kills_its_worker_is_executed_three_times_and_then_park
     for number in range(1, 11):
         child = os.fork()
         if child == 0:  # pragma: no cover - it never returns
-            open_one(number)._recover()
+            open_one(number).recover_rows()
             os._exit(0)
         _, status = os.waitpid(child, 0)
         killed += os.WIFSIGNALED(status)

@@ -561,6 +561,14 @@ WRONG = {
         answer(key=lambda customer: "welcome"),
         "After Ada it is Bela's turn, and she gets 0 mails (ArgumentsDiffer",
     ),
+    "a key of a name and a text": (
+        answer(key=lambda customer: f"welcomeHello {customer['name']}"),
+        "another id and another address, and she gets 0 mails (ArgumentsDiffer",
+    ),
+    "a mail that touches nothing": (
+        answer(effect="none"),
+        "'send_welcome' declares effect=\"none\": it touches nothing outside. But the service",
+    ),
     "a random key": (
         answer(key=lambda customer: str(uuid.uuid4())),
         "your workflow asks for another key than the one it saved",
@@ -589,6 +597,26 @@ WRONG = {
     ),
     "a workflow of two customers": (of_two_customers, "called with ctx and one customer"),
 }
+
+
+def test_a_tool_that_only_looks_may_say_so(shop: Mailbox) -> None:
+    """It is the service that tells whether a tool has an effect, and not its declaration."""
+
+    @dk.tool(effect="none", name="exercises_read_name")
+    def read_name(call, customer):
+        return len(shop.inbox()) * [customer["name"]]
+
+    def build(shop: Mailbox) -> dk.Workflow:
+        send = answer()(shop)
+
+        @dk.workflow(name="exercises_looks_first")
+        def looks_first(ctx, customer):
+            ctx.call(read_name, customer, key=f"name:{customer['id']}")
+            send.function(ctx, customer)
+
+        return looks_first
+
+    assert check(build, shop).state is State.PASS
 
 
 def check(build: Callable[[Mailbox], object], shop: Mailbox) -> exercises.Finding:

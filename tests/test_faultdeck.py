@@ -52,6 +52,17 @@ def test_a_decision_turns_the_card_and_shows_the_ledger(deck):
     deck.raise_trouble()
 
 
+def test_each_promise_is_said_in_words(deck):
+    """A learner who has never met the word "none" reads what it promises."""
+    deck.moves["retry"].click()
+    rows = deck.model.back().tables[-1].rows
+    assert [row["the service"].partition(": ")[0] for row in rows] == list(deck.model.card.next)
+    assert rows[0]["the service"] == "none: the call changes nothing outside"
+    for row in rows:
+        assert len(row["the service"].partition(": ")[2].split()) >= 3
+        assert row["the service"] in shown(deck)
+
+
 def test_the_chosen_move_is_told_by_a_shape(deck):
     """Not by the button's colour."""
     assert {button.description[0] for button in deck.moves.values()} == {"○"}

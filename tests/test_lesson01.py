@@ -6,11 +6,12 @@ import lesson_checks as checks
 import nbformat
 import pytest
 from lesson_checks import ROOT, cell_of, tool
-from lesson_play import Names, Seen, hold, ledger, seen_after_each_cell
+from lesson_play import Names, Seen, hold, mails_after_each_cell
 from nbformat.v4 import new_code_cell, new_notebook
 
 import durakit as dk
 from durakit.lab import lesson01, worlds
+from durakit.mail import Mailbox
 
 HERE = checks.LESSONS["01"]
 LESSON = HERE.path
@@ -28,11 +29,9 @@ read = HERE.read
 def played() -> Seen:
     """The lesson's cells as a plain script; after each one, the ledger's word and the run's."""
 
-    def look(name: str, names: Names) -> dict[str, object] | None:
-        if "mailbox" not in names:
-            return None
-        mailbox, run = names["mailbox"], names.get("run")
-        return ledger(mailbox) | {
+    def look(_name: str, names: Names, mailbox: Mailbox) -> dict[str, object]:
+        run = names.get("run")
+        return {
             "mails": len(mailbox.inbox(to="ada@example.org")),
             "status": run.status if run else None,
             "outcome": run.operations().loc[0, "outcome"] if run else None,
@@ -40,7 +39,7 @@ def played() -> Seen:
             "records": len(names.get("records", ())),
         }
 
-    return seen_after_each_cell(HERE, look)
+    return mails_after_each_cell(HERE, look)
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,21 @@ def test_the_scrubber_compares_both_workflows(played) -> None:
     assert scrubber.troubles == []
 
 
+def test_no_label_above_the_time_line_is_broken_over_two_lines(played) -> None:
+    """A number and its unit, the mark and its word: "1.05 s" and "✗ crash" stay together."""
+    model = played["scrubber"]["scrubber"].model
+    recovered, model.recovered = model.recovered, True
+    page = model.body()
+    model.recovered = recovered
+    line = page.partition('aria-label="Timeline"')[2].partition("</table>")[0]
+    labels = re.findall(r'<th scope="col" style="([^"]*)">([^<]*)</th>', line)
+    assert {"✗ crash", "0 s"} <= {words for _, words in labels}
+    assert all("white-space: nowrap" in style for style, _ in labels)
+    boxes = re.findall(r'<span style="flex: [^"]*"', page)
+    assert len(boxes) == len(model.trace.frames)
+    assert all("white-space: nowrap" in box for box in boxes)
+
+
 @needs_fork
 @pytest.mark.real_kill
 def test_a_raised_exception_hides_what_a_kill_shows(played) -> None:
@@ -298,6 +313,26 @@ def no_key_passed(ctx, listed):
         ctx.call(send_without_key, reader, hello(reader), key=f"news-7:{reader['id']}")
 
 
+@dk.tool(effect="none")
+def send_as_if_nothing(call, reader, text):
+    """Pass the key on, and declare that a letter touches nothing outside."""
+    return shop.send(reader["email"], "News 7", text, key=call.key)
+
+
+@dk.workflow
+def hides_the_effect(ctx, listed):
+    """No crash hurts it; the declaration is false all the same."""
+    for reader in listed:
+        ctx.call(send_as_if_nothing, reader, hello(reader), key=f"news-7:{reader['id']}")
+
+
+@dk.workflow
+def by_text(ctx, listed):
+    """The key is the text, which is made of the name."""
+    for reader in listed:
+        ctx.call(send_letter, reader, hello(reader), key=hello(reader))
+
+
 @dk.tool
 def send_opaque(call, reader, text):
     """Declare nothing."""
@@ -365,6 +400,8 @@ WRONG = [
     (per_attempt, "more keys than there are letters"),
     (no_key_passed, "The service was given no key"),
     (declares_nothing, "a person has to decide"),
+    (hides_the_effect, "But the service acted while it ran"),
+    (by_text, "A fourth reader is called Ada, too"),
     (only_the_first, "yet Bela has no mail"),
     (returns_too_soon, "Nothing crashed, and yet your run is failed: KeyError"),
     (no_list, "called with ctx and a list of readers"),

@@ -6,12 +6,13 @@ from pathlib import Path
 import lesson_checks as checks
 import pytest
 from lesson_checks import cell_of, tagged
-from lesson_play import Names, Seen, ask, hold, ledger, run_twice, seen_after_each_cell
+from lesson_play import Names, Seen, ask, hold, mails_after_each_cell, run_twice
 
 import durakit as dk
 from durakit.lab import lesson03
 from durakit.lab.agent import SAVE_PLACES
 from durakit.lab.exercises import State
+from durakit.mail import Mailbox
 
 HERE = checks.LESSONS["03"]
 ADA, BELA = "ada@example.org", "bela@example.org"
@@ -24,11 +25,9 @@ ADA, BELA = "ada@example.org", "bela@example.org"
 def played() -> Seen:
     """After each cell: the ledger's word, the model's bill, the run's status."""
 
-    def look(_name: str, names: Names) -> dict[str, object] | None:
-        if "mailbox" not in names:
-            return None
-        mailbox, rt, run = names["mailbox"], names["rt"], names.get("run")
-        return ledger(mailbox) | {
+    def look(_name: str, names: Names, mailbox: Mailbox) -> dict[str, object]:
+        rt, run = names["rt"], names.get("run")
+        return {
             "Ada": len(mailbox.inbox(to=ADA)),
             "Bela": len(mailbox.inbox(to=BELA)),
             "bill": len(names["desk"].model.bill),
@@ -39,7 +38,7 @@ def played() -> Seen:
             "rows": list(names.get("rows", ())),
         }
 
-    return seen_after_each_cell(HERE, look)
+    return mails_after_each_cell(HERE, look)
 
 
 @pytest.mark.parametrize(

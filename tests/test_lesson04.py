@@ -7,7 +7,7 @@ import lesson_checks as checks
 import pytest
 import requests
 from lesson_checks import cell_of, read, tagged, texts
-from lesson_play import Names, Seen, ask, hold, is_a_slip, ledger, seen_after_each_cell
+from lesson_play import Names, Seen, ask, hold, is_a_slip, mails_after_each_cell
 
 import durakit as dk
 from durakit.failures import FailureKind, classify
@@ -16,6 +16,7 @@ from durakit.lab.exercises import State
 from durakit.lab.faultcards.cards import cards
 from durakit.lab.faultcards.policies import retries_by_type
 from durakit.lab.lesson04 import samples
+from durakit.mail import Mailbox
 
 HERE = checks.LESSONS["04"]
 ADA = "ada@example.org"
@@ -28,17 +29,15 @@ ADA = "ada@example.org"
 def played() -> Seen:
     """After each cell: the ledger's word, and how the run stands."""
 
-    def look(name: str, names: Names) -> dict[str, object] | None:
-        if "mailbox" not in names:
-            return None
-        mailbox, run = names["mailbox"], names["run"]
-        return ledger(mailbox) | {
+    def look(name: str, names: Names, _mailbox: Mailbox) -> dict[str, object]:
+        run = names["run"]
+        return {
             # A later cell's mailbox may stand beside an earlier cell's run.
             "status": run.status if name not in ("routes7", "routes7b") else None,
             "matrix": names.get("matrix"),
         }
 
-    return seen_after_each_cell(HERE, look)
+    return mails_after_each_cell(HERE, look)
 
 
 @pytest.mark.parametrize(

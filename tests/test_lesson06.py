@@ -1,5 +1,6 @@
 """Lesson 06 as a learner meets it: its parts, its numbers against the ledger, its exercises."""
 
+import contextlib
 from pathlib import Path
 
 import lesson_checks as checks
@@ -224,7 +225,7 @@ def world(tmp_path):
 REMAINING = "what is left"
 
 
-def newsletter(mail, *, waits=REMAINING, key="news:{id}", people=None, **changed):
+def newsletter(mail, *, waits=REMAINING, key="news:{id}", people=None, deaf=False, **changed):
     """The worked answer, or one with something changed; None takes a promise away."""
     promises = {"effect": "queryable", "settles_after": 20, "probe": None, "timeout": 10, **changed}
 
@@ -245,7 +246,8 @@ def newsletter(mail, *, waits=REMAINING, key="news:{id}", people=None, **changed
     @dk.workflow(name="lesson 06 newsletter")
     def letters(ctx, readers):
         for person in readers[:people]:
-            ctx.call(tool, person["email"], key=key.format(**person))
+            with contextlib.suppress(TimeoutError if deaf else ()):
+                ctx.call(tool, person["email"], key=key.format(**person))
 
     return letters
 
@@ -262,6 +264,10 @@ WRONG_LETTERS = {
         "You promise that this service remembers keys",
     ),
     "no effect": ({"effect": "none", "settles_after": None}, "a mail has no effect outside"),
+    "a hidden effect": (
+        {"effect": "none", "settles_after": None, "retry": dk.Retry(attempts=1), "deaf": True},
+        "'send_news' declares effect=\"none\": it touches nothing outside",
+    ),
     "a guess": (
         {**OPAQUE, "on_unknown": "resend", "retry": dk.Retry(attempts=3)},
         "made the runtime guess",

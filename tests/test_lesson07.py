@@ -8,7 +8,7 @@ import threading
 import lesson_checks as checks
 import pytest
 from lesson_checks import cell_of, tagged
-from lesson_play import Names, Seen, ask, hold, is_a_slip, ledger, run_twice, seen_after_each_cell
+from lesson_play import Names, Seen, ask, hold, is_a_slip, mails_after_each_cell, run_twice
 
 import durakit as dk
 from durakit.lab import lesson07
@@ -60,11 +60,9 @@ def test_the_lesson_covers_its_section() -> None:
 def played() -> Seen:
     """After each cell: the ledger's word, and the run's status."""
 
-    def look(name: str, names: Names) -> dict[str, object] | None:
-        if "mailbox" not in names:
-            return None
-        mailbox, run = names["mailbox"], names["run"]
-        told = ledger(mailbox) | {
+    def look(name: str, names: Names, mailbox: Mailbox) -> dict[str, object]:
+        run = names["run"]
+        told: dict[str, object] = {
             "Ada": [mail["subject"] for mail in mailbox.inbox(to=ADA)],
             "rows": list(names.get("rows", ())),
         }
@@ -74,7 +72,7 @@ def played() -> Seen:
             told |= {"undo": [word or None for word in run.operations()["undo"]]}
         return told
 
-    return seen_after_each_cell(HERE, look)
+    return mails_after_each_cell(HERE, look)
 
 
 OP = "welcome:42"

@@ -9,7 +9,7 @@ from pathlib import Path
 import lesson_checks as checks
 import pytest
 from lesson_checks import cell_of, tagged
-from lesson_play import Names, Seen, ask, hold, ledger, run_twice, seen_after_each_cell
+from lesson_play import Names, Seen, ask, hold, mails_after_each_cell, run_twice
 
 import durakit as dk
 from durakit.lab import lesson08
@@ -28,11 +28,9 @@ ADA = "ada@example.org"
 def played() -> Seen:
     """After each cell: the ledger's word, the run's status, the counts as text."""
 
-    def look(name: str, names: Names) -> dict[str, object] | None:
-        if "mailbox" not in names:
-            return None
-        mailbox, run = names["mailbox"], names["run"]
-        return ledger(mailbox) | {
+    def look(name: str, names: Names, mailbox: Mailbox) -> dict[str, object]:
+        run = names["run"]
+        return {
             "Ada": len(mailbox.inbox(to=ADA)),
             "boss": len(mailbox.inbox(to=BOSS)),
             "bodies": [mail["body"] for mail in mailbox.inbox()],
@@ -42,7 +40,7 @@ def played() -> Seen:
             "reason": run.reason if name == "new5" else "",
         }
 
-    return seen_after_each_cell(HERE, look)
+    return mails_after_each_cell(HERE, look)
 
 
 @pytest.mark.parametrize(

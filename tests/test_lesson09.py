@@ -154,6 +154,8 @@ def no_key(call) -> None:
 
 BLIND = {"effect": "opaque", "window": None, "on_unknown": "resend"}
 ASKS = {"effect": "opaque", "window": None}
+HIDES = {"effect": "none", "window": None}
+HIDDEN = "'send' declares effect=\"none\": it touches nothing outside. But the service acted"
 
 
 # 1
@@ -188,11 +190,12 @@ def test_saving_after_each_answer_passes(tmp_path) -> None:
 
 WRONG_TRAVELLERS = {
     "never": (traveller(lambda b, a: False, days=1), "your rule never says True"),
-    "at three": (traveller(lambda b, a: len(a.days) == 3, days=1), "The dearest: 3 answers"),
-    "at even": (traveller(lambda b, a: len(a.days) % 2 == 0, days=1), "The dearest: 2 answers"),
+    "at three": (traveller(lambda b, a: len(a.days) == 3, days=1), "pays for 3 answers a second"),
+    "at even": (traveller(lambda b, a: len(a.days) % 2 == 0, days=1), "pays for 2 answers"),
     "all at once": (traveller(days=3), "too much lies before one of them"),
     "no key": (traveller(days=1, tool=sender("T", no_key, **BLIND)), "was given no key"),
     "a broken promise": (traveller(days=1, tool=sender("T", no_key)), "was given no key"),
+    "a hidden effect": (traveller(days=1, tool=sender("T", **HIDES)), HIDDEN),
     "no mail": (traveller(days=1, sends=False), f"{ADA} has 0 mails"),
     "no model": (traveller(days=1, asks=False), "the model was asked 0 times"),
     "a rule that fails": (traveller(lambda b, a: a.day, days=1), "'Trip' object has no attribute"),
@@ -243,6 +246,29 @@ def test_a_promise_and_a_key_pass(tmp_path) -> None:
     assert "window=86_400 says so" in note.text()
 
 
+def test_the_remark_about_a_window_is_for_a_tool_that_promises_keys(tmp_path) -> None:
+    """A tool that only looks beside it has no window, and promises none for ever."""
+    looks = dk.tool(lambda call: "19 euros", effect="none", name="lesson09_looks")
+    sends = sender("Order")
+
+    @dk.machine(state=Order, name="shopper")
+    def buys(ctx, state):
+        if not state.text:
+            return Order(text=ctx.call(looks, key="price:42"))
+        ctx.call(sends, "shop@example.org", state.text, key="order:42")
+        return dk.Done(state)
+
+    note = check(tmp_path, "shopping", buys)
+    assert note.mark == State.PASS, note.text()
+    assert "remark" not in note.text()
+
+
+def test_a_repair_that_hides_an_effect_is_no_cure_on_the_card(tmp_path) -> None:
+    """What is not passed is not put down as well."""
+    rejected(tmp_path, "cash", HIDDEN, billing(sender("Invoice", **HIDES)))
+    assert clinic.scorecard().caption == "THE SCORECARD: 0 of 6 are well"
+
+
 WRONG_BUYERS = {
     "no key": (buyer(sender("Order", no_key)), "The post was given no key"),
     "still blind": (buyer(sender("Order", **BLIND)), "it went well by luck"),
@@ -252,6 +278,7 @@ WRONG_BUYERS = {
         "The post was told two keys for one mail",
     ),
     "no effect": (buyer(sender("Order", no_key, effect="none", window=None)), "was given no key"),
+    "a hidden effect": (buyer(sender("Order", **HIDES)), HIDDEN),
     "a random key": (buyer(key=lambda: uuid.uuid4().hex), "two keys for one mail"),
     "a bare line": (buyer(bare=True), "goes out without ctx.call"),
     "another address": (buyer(to="elsewhere@example.org"), "shop@example.org has 0 mails"),
@@ -331,6 +358,8 @@ WRONG_TOOLS = {
     "an opaque receipt": (
         (sender("Receipt", no_key, **ASKS, retry=dk.Retry()), COPY), "Look at: receipt: the reply",
     ),
+    "a hidden effect": ((RECEIPT, sender("Copy", **HIDES)), HIDDEN),
+    "a hidden receipt": ((sender("Receipt", **HIDES), COPY), HIDDEN),
     "blind": (
         (RECEIPT, sender("Copy", no_key, **BLIND, retry=dk.Retry())), "took it for another one",
     ),
@@ -403,6 +432,17 @@ WRONG_SUBSCRIBERS = {
     "turns of an hour": (subscriber(turn=3600), "what stands between the call and the run?"),
     "only the turn": (subscriber(UNLIMITED, turn=70), "which limit is its own?"),
     "a call too short": (subscriber(sender("News", timeout=0.5)), "lets nobody through"),
+    "a limit that never fires": (
+        subscriber(sender("News", timeout=30.0)),
+        "not its own limit of 30 s. A limit that is",
+    ),
+    "a limit that fires too late": (
+        subscriber(sender("News", timeout=10.0)),
+        "not its own limit of 10 s. A limit that is",
+    ),
+    "no limit for an attempt": (subscriber(UNLIMITED), "not a limit of its own: it has none."),
+    "no room for another": (subscriber(turn=3.5), "must leave room for another attempt"),
+    "a hidden effect": (subscriber(sender("News", **HIDES)), HIDDEN),
     "all caught": (subscriber(catch=Exception), "Your except catches too much"),
     "even a crash caught": (subscriber(catch=BaseException), "Your except catches too much"),
     "not caught": (subscriber(fails=True), "The limit of one reader ends the whole run"),
@@ -466,6 +506,7 @@ WRONG_CASHIERS = {
         billing(sender("Invoice", lambda c: f"{random.random()}")), "told two keys",
     ),
     "in a step": (billing(hidden=True), "goes out without ctx.call"),
+    "a hidden effect": (billing(sender("Invoice", **HIDES)), HIDDEN),
     "opaque": (billing(sender("Invoice", **ASKS)), "This post knows keys; does the tool say so?"),
     "a number": (42, "This is an int"),
 }  # fmt: skip
@@ -552,6 +593,12 @@ def test_a_refund_that_only_the_second_crash_breaks_does_not_pass(tmp_path) -> N
     )
 
 
+@dk.tool(effect="none", timeout=3.0)
+def hiding(call, to, subject, text):
+    """Write to somebody, and declare that this touches nothing."""
+    return post.send(to, subject, text, key=call.key, timeout=call.remaining())
+
+
 WRONG_REFUNDS = {
     "only the question": (refunder(paying(settles=0)), "After what time is its answer final?"),
     "only the payment": (refunder(ask="step"), "4 effects instead of 3, near 'ask'"),
@@ -559,6 +606,7 @@ WRONG_REFUNDS = {
     "too early": (refunder(paying(settles=3)), "After what time is its answer final?"),
     "keys at the bank": (refunder(paying(effect="idempotent")), "The bank knows no keys"),
     "an opaque bank": (refunder(paying(effect="opaque")), "a person has to decide"),
+    "a hidden letter": (refunder(write=hiding), "'hiding' declares effect=\"none\""),
     "a deaf ear": (refunder(listens=False), "The boss says no"),
     "no question": (refunder(ask="never"), "nobody has asked him"),
     "no wait": (refunder(waits=False), "ctx.wait_for is gone"),

@@ -62,6 +62,19 @@ def test_the_text_has_mark_rule_place_line_and_finding() -> None:
     assert repr(report) == f"<{report.summary()}>"
 
 
+def test_what_is_found_stands_first_and_what_is_clear_last() -> None:
+    """One mistake in the middle of many clear rows is overlooked; so in the text and the table."""
+    for workflow in (*shop.CORPUS, *shop.BROKEN):
+        report = dk.lint(workflow)
+        order = [("found", "cannot see", "clear").index(row.kind) for row in report.rows]
+        assert order == sorted(order)
+        for kind in set(report.table()["kind"]):
+            rules = [RULES.index(row.rule) for row in report.rows if row.kind == kind]
+            assert rules == sorted(rules)
+    first = dk.lint(shop.guess).text().splitlines()[1]
+    assert first.startswith("  ✗ found")
+
+
 def test_the_line_is_the_one_in_the_file() -> None:
     """An editor can go there."""
     (row,) = [row for row in dk.lint(shop.guess).found if row.rule == ONE_LIMIT]
@@ -113,7 +126,7 @@ def test_a_ctx_that_goes_elsewhere_is_asked_about() -> None:
         assert len([words for words in unseen(loses, rule) if "not looked at" in words]) == 3
 
 
-def test_a_correction_is_looked_at_as_any_other_tool() -> None:
+def test_a_compensation_is_looked_at_as_any_other_tool() -> None:
     """It is a tool of the workflow, though no line of it calls it."""
     undo = dk.tool(keyless, effect="idempotent", timeout=3.0, name="undo")
     tool = dk.tool(keyless, effect="opaque", timeout=3.0, name="do", compensate=undo)

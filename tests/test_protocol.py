@@ -198,7 +198,7 @@ def test_a_compensation_closes_an_unknown_and_makes_nothing_known():
 
 
 def test_a_call_that_is_being_corrected_is_completed_by_nothing_that_is_heard_of_it():
-    """Only the correction's own end leads on: it is made, or it certainly was not."""
+    """Only the compensation's own end leads on: it is made, or it certainly was not."""
     ways_out = {event: then for (at, event), then in TRANSITIONS.items()
                 if at is Status.COMPENSATING}  # fmt: skip
     assert ways_out == {
@@ -509,8 +509,8 @@ def test_only_what_is_unknown_and_can_be_corrected_is_compensated(case, wanted):
 
 @laws
 @given(known_cases)
-def test_a_correction_that_has_begun_goes_on_whatever_else_is_the_case(case):
-    """No deadline, failure or probe leads elsewhere; without a correction a person decides."""
+def test_a_compensation_that_has_begun_goes_on_whatever_else_is_the_case(case):
+    """No deadline, failure or probe leads elsewhere; without a compensation a person decides."""
     kept, request, contract, *rest = case
     kept = replace(kept, status=Status.COMPENSATING, arguments=SAME, held_until=None)
     decision = decide(kept, request, contract, *rest)

@@ -95,15 +95,7 @@ def test_the_world_is_given_back_as_it_was(tmp_path):
     world = Mailbox(tmp_path / "mine")
     world.send("a@example.org", "before", "b")
 
-    @dk.tool(effect="idempotent")
-    def send(call, to):
-        return world.send(to, "s", "b", key=call.key)
-
-    @dk.workflow
-    def plain(ctx, to):
-        return ctx.call(send, to, key="k")
-
-    assert len(Scenario(plain, ("a@example.org",), world).trace.frames) == 10
+    assert len(Scenario(shop.one_mail(world), ("a@example.org",), world).trace.frames) == 10
     assert [mail["subject"] for mail in world.inbox()] == ["before"]
 
 
@@ -130,15 +122,7 @@ def test_a_world_without_a_hook_has_crashes_that_cannot_be_seen():
     """What was not reached has no moment, and is not taken for safe."""
     inner = Mailbox()
 
-    @dk.tool(effect="idempotent")
-    def send(call, to):
-        return inner.send(to, "s", "b", key=call.key)
-
-    @dk.workflow
-    def plain(ctx, to):
-        return ctx.call(send, to, key="k")
-
-    trace = Scenario(plain, ("a@example.org",), shop.Deaf(inner)).trace
+    trace = Scenario(shop.one_mail(inner), ("a@example.org",), shop.Deaf(inner)).trace
     unseen = {f.schedule.point for f in trace.frames if f.crashed is None and f.recovered is None}
     assert unseen == {"request_sent", "effect_done"}
     assert at(trace, "reply_received").crashed.truth.inbox is None

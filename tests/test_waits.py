@@ -6,23 +6,6 @@ import pytest
 
 import durakit as dk
 from durakit.faults import POINTS
-from durakit.mail import Mailbox
-
-
-@pytest.fixture
-def world(tmp_path):
-    """A mail service on virtual time."""
-    box = Mailbox(tmp_path / "world", clock=dk.ManualClock())
-    yield box
-    box.close()
-
-
-@pytest.fixture
-def rt(tmp_path, world):
-    """A runtime on the world's clock."""
-    path = tmp_path / "run.db"
-    with dk.Runtime(path, clock=world.clock, rng=random.Random(1), world=world) as runtime:
-        yield runtime
 
 
 def approval(world):

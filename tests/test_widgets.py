@@ -341,16 +341,10 @@ def all_views(scrubber, tmp_path):
     clock = dk.ManualClock()
     world = Mailbox(tmp_path / "world", clock=clock)
 
-    @dk.tool(effect="idempotent")
-    def send(call, to):
-        return world.send(to, "s", "b", key=call.key)
-
-    @dk.workflow
-    def small(ctx, to):
-        return ctx.call(send, to, key="k")
-
     rt = dk.Runtime(tmp_path / "run.db", clock=clock, world=world)
-    run = rt.run(small, "a@example.org", id="1", crash=dk.CrashAt("send", "effect_done"))
+    run = rt.run(
+        shop.one_mail(world), "a@example.org", id="1", crash=dk.CrashAt("send", "effect_done")
+    )
     return rt, run, [scrubber, Inbox(world), LedgerView(world), JournalTimeline(run, world)]
 
 

@@ -65,6 +65,18 @@ def test_an_answer_takes_its_cell_with_its_reasons_around_it(lesson):
     nbformat.validate(built)
 
 
+@pytest.mark.parametrize("end", ["\f", "\x1c", "\x85", "\u2028", "\r", "\r\n"], ids=ascii)
+def test_only_what_ends_a_line_in_markdown_cuts_a_text(lesson, end):
+    """Python knows more ends of lines; counted by those, a piece would begin too early."""
+    text = f"{TITLE}\n\n## One\n\nfirst{end}second\n\n```python answer\n1\n```\n\nLook.\n"
+    built = build(lesson, text)
+    assert cell_of(built, "answer").source == "1"
+    assert cell_of(built, "answer-after1").source == "Look."
+    before = cell_of(built, "answer-before1").source
+    assert before.startswith("## One\n\nfirst")
+    assert before.endswith("second")
+
+
 def test_the_lesson_itself_is_not_touched(lesson):
     """It is read, and a copy is built."""
     before = told(lesson)

@@ -144,7 +144,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("paths", nargs="*", type=Path, help="notebooks; all if none is named")
     parser.add_argument("--check", action="store_true", help="write nothing")
     given = parser.parse_args(arguments)
-    paths = given.paths or [
+    # A shell's solutions/01* is the page of worked answers, too.
+    paths = [path for path in given.paths if path.suffix != ".md"] or [
         *sorted(LESSONS.glob("*.ipynb")),
         # Also one that is not built yet.
         *(text.with_suffix(".ipynb") for text in sorted(SOLUTIONS.glob("*.md"))),

@@ -24,6 +24,7 @@ second word is one more cell. The title takes the place of the lesson's. All els
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -47,7 +48,8 @@ class Block:
 
 def blocks(text: str) -> Iterator[Block]:
     """Yield the pieces of a Markdown text: it is cut at headings of two levels, and at fences."""
-    lines, done = text.splitlines(), 0
+    # Cut as Markdown cuts; splitlines() also knows line ends that no editor shows.
+    lines, done = re.split(r"\r\n?|\n", text), 0
     for token in MarkdownIt("commonmark").parse(text):
         is_fence = token.type == "fence"
         is_heading = token.type == "heading_open" and token.tag in {"h1", "h2"}

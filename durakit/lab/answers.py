@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 from durakit.define import Tool, Workflow
+from durakit.faults import CrashAt
 from durakit.lab.exercises import SLIPS, Finding, LearnerError, one_line, todo, wrong
 from durakit.lab.html import kind_of
 from durakit.mail import Mailbox
+from durakit.protocol import Effect
 from durakit.run import Run
+from durakit.runtime import Runtime
 
-__all__ = ["handed_over", "has_dots", "misfit", "misread_rule", "read_moves", "refuse_slips"]
+__all__ = [
+    "handed_over",
+    "handed_over_for",
+    "has_dots",
+    "misdeclared",
+    "misfit",
+    "misread_rule",
+    "read_moves",
+    "refuse_slips",
+]
 
 
 def has_dots(function: object) -> bool:
@@ -45,6 +58,16 @@ def misfit(workflow: Workflow, args: tuple[object, ...], called: str) -> Finding
     return None
 
 
+def handed_over_for(
+    workflow: object, mailbox: object, args: tuple[object, ...], called: str
+) -> tuple[Workflow, Mailbox] | Finding:
+    """``handed_over``, of a workflow that takes ``args`` after ``ctx``; ``called``: in words."""
+    answer = handed_over(workflow, mailbox)
+    if isinstance(answer, Finding):
+        return answer
+    return misfit(answer[0], args, called) or answer
+
+
 def refuse_slips(run: Run) -> None:
     """Raise the first slip in the typing that a run of the learner's code has met, if it met one.
 
@@ -58,6 +81,40 @@ def refuse_slips(run: Run) -> None:
         error = payload.get("error")
         if error and error["type"] in slips:
             raise LearnerError(slips[error["type"]](error["message"]))
+
+
+def misdeclared(
+    world: Callable[[], AbstractContextManager[Runtime]],
+    workflow: Workflow,
+    *args: object,
+    signals: Mapping[str, object] | None = None,
+) -> Finding | None:
+    """What to say where a tool declares that it touches nothing outside, and the service acts.
+
+    No crash shows it where the service knows the key. ``world``: opens an empty one each time;
+    ``signals``: what the run waits for, by name. That the run can be stopped where the service acts
+    is the service's own word.
+    """
+
+    def stopped(crash: CrashAt | None) -> Run:
+        runtime.start(workflow, *args, id="declared")
+        for name, value in (signals or {}).items():
+            runtime.signal("declared", name, value)
+        return runtime.run(workflow, *args, id="declared", crash=crash)
+
+    with world() as runtime:
+        called = stopped(None).operations()
+    for name in called["tool"][called["contract"] == Effect.NONE.value].unique():
+        with world() as runtime:
+            acted = stopped(CrashAt(name, "effect_done")).crash is not None
+        if acted:
+            return wrong(
+                f'Your tool {one_line(name, 40)!r} declares effect="none": it touches nothing '
+                "outside. But the service acted while it ran, and the ledger has it.",
+                "No crash went wrong this time. But the runtime believes what you declare, and so "
+                "does the next reader: what does this service promise?",
+            )
+    return None
 
 
 def misread_rule(rule: object, called: str, to_do: str) -> Finding | None:

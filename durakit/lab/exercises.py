@@ -3,7 +3,7 @@
 A check answers in words, and in one of three states:
 
     ○ TODO          nothing was answered yet
-    △ TRY AGAIN     what is wrong, and the next hint of the ladder; a slip takes no hint
+    △ TRY AGAIN     what is wrong, and the next hint of the ladder; a slip uses up none
     ✓ PASS          what was checked
 
 How it works. A *checker* is a function from the learner's answer to a ``Finding``. ``Exercise``
@@ -34,7 +34,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from durakit.lab.html import Row, Shown, SideBySide, Table, h, kind_of, one_line
+from durakit.lab.html import Row, Shown, SideBySide, Table, h, kind_of, one_line, sentence
 from durakit.lab.lessons import COPY_NAME
 
 __all__ = [
@@ -92,11 +92,13 @@ class Note(Shown):
 
     def html(self) -> str:
         """Return the same with a bar at its left. The mark is a word and a shape, not a colour."""
-        lines = "".join(f'<div style="margin-top: 4px">{h(line)}</div>' for line in self.lines)
+        lines = "".join(
+            f'<div style="margin-top: 4px">{sentence(line)}</div>' for line in self.lines
+        )
         table = f'<div style="margin-top: 8px">{self.table.html()}</div>' if self.table else ""
         return (
             '<div role="status" style="border-left: 4px solid currentColor; padding: 2px 12px; '
-            f'margin: 4px 0"><div><b>{h(self.mark)}</b>&ensp;{h(self.title)}</div>'
+            f'margin: 4px 0"><div><b>{h(self.mark)}</b>&ensp;{sentence(self.title)}</div>'
             f"{lines}{table}</div>"
         )
 
@@ -195,7 +197,7 @@ class Exercise:
         )
         lines = list(finding.says)
         if finding.slip:
-            lines.append("That is a slip and not a wrong answer: it takes no hint.")
+            lines.append("That is a slip and not a wrong answer: it uses up no hint.")
         if finding.state is State.TRY_AGAIN and self.hints and (tries or not finding.slip):
             # After a pass no try is counted, and the ladder stays where it was.
             step = min(max(tries, 1), len(self.hints))

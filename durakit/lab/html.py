@@ -7,6 +7,7 @@ one way into HTML, and ``one_line`` makes anything a short line without control 
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -22,6 +23,7 @@ __all__ = [
     "h",
     "kind_of",
     "one_line",
+    "sentence",
 ]
 
 #: What is shown of an error or a guess, and of a name or key in a table: so many characters.
@@ -34,6 +36,11 @@ Row = Mapping[str, object]
 def h(value: object) -> str:
     """Return ``value`` as text that is safe anywhere in HTML. Every piece of ours goes through."""
     return html.escape(str(value), quote=True)
+
+
+def sentence(words: str) -> str:
+    """Return words as safe HTML, with what stands between `backticks` set as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", h(words))
 
 
 def one_line(value: object, longest: int = LONGEST_SHOWN) -> str:

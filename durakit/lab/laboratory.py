@@ -1,4 +1,4 @@
-"""The learner's own mailbox, borrowed by a checker for its trials and then given back."""
+"""Where a checker works: folders of its own, and the learner's mailbox, borrowed and given back."""
 
 from __future__ import annotations
 
@@ -13,6 +13,16 @@ from typing import TypeVar
 from durakit.clock import ManualClock
 from durakit.mail import PROFILES, Fault, Mailbox
 from durakit.runtime import Runtime
+
+
+@contextlib.contextmanager
+def scratch(what: str) -> Iterator[Path]:
+    """A folder that is removed at the end; ``what`` stands in its name.
+
+    A platform that keeps files which are still open may leave some of it behind.
+    """
+    with tempfile.TemporaryDirectory(prefix=f"durakit-{what}-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
 
 
 @dataclass
@@ -46,13 +56,11 @@ def borrowed(mailbox: Mailbox, kind: type[L]) -> Iterator[L]:
     """Use the learner's mailbox in folders of our own, and give it back as it was."""
     home, before = mailbox.folder, (mailbox.clock, mailbox.plan, mailbox.profile)
     mailbox.profile = PROFILES["idempotent"]
-    with tempfile.TemporaryDirectory(
-        prefix="durakit-exercise-", ignore_cleanup_errors=True
-    ) as folder:
+    with scratch("exercise") as folder:
         try:
             # What the learner's code prints is of no use a dozen times over.
             with contextlib.redirect_stdout(io.StringIO()):
-                yield kind(mailbox, Path(folder))
+                yield kind(mailbox, folder)
         finally:
             mailbox.clock, mailbox.plan, mailbox.profile = before
             if home is None:

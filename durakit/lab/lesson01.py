@@ -8,7 +8,7 @@ from typing import Any, Final
 from durakit.define import Workflow
 from durakit.errors import SimulatedCrash
 from durakit.faults import CrashAt
-from durakit.lab.answers import handed_over, misfit, refuse_slips
+from durakit.lab.answers import handed_over_for, misdeclared, refuse_slips
 from durakit.lab.exercises import (
     Exercise,
     Finding,
@@ -70,18 +70,16 @@ def check_exactly_once(workflow: object, mailbox: object) -> Finding:
 
     The ledger is the only judge; what the runtime believes is only told.
     """
-    answer = handed_over(workflow, mailbox)
+    ada, bela = customers(2)
+    answer = handed_over_for(workflow, mailbox, (ada,), "one customer")
     if isinstance(answer, Finding):
         return answer
     workflow, mailbox = answer
-    ada, bela = customers(2)
-    finding = misfit(workflow, (ada,), "one customer")
-    if finding is not None:
-        return finding
     with borrowed(mailbox, _Laboratory) as laboratory:
         return (
             _without_a_crash(laboratory, workflow, ada)
             or _for_two_customers(laboratory, workflow, ada, bela)
+            or _for_a_namesake(laboratory, workflow, ada)
             or _at_every_crash(laboratory, workflow, ada)
         )
 
@@ -148,6 +146,25 @@ def _for_two_customers(
         )
 
 
+def _for_a_namesake(
+    laboratory: _Laboratory, workflow: Workflow, ada: dict[str, Any]
+) -> Finding | None:
+    """Another customer has the same name: all that is made of the name alone is the same, too."""
+    other = ada | {"id": 1000, "email": "ada.lovelace@example.org"}
+    with laboratory.world() as runtime:
+        runtime.run(workflow, ada, id="for Ada")
+        run = runtime.run(workflow, other, id="for the other Ada")
+        mails = len(laboratory.mailbox.inbox(to=other["email"]))
+        if mails == 1 and run.status == "completed":
+            return None
+        because = f" ({one_line(run.reason)})" if run.reason else ""
+    return wrong(
+        f"A second customer is called Ada, too. She has another id and another address, and she "
+        f"gets {mails} mails{because}.",
+        "A name, and a text that is made of it, may belong to two customers. What belongs to one?",
+    )
+
+
 def _at_every_crash(laboratory: _Laboratory, workflow: Workflow, ada: dict[str, Any]) -> Finding:
     """Stop at boundary 1, 2, … until there is none left, and once lose the reply."""
     trials: list[Tried] = []
@@ -173,6 +190,9 @@ def _at_every_crash(laboratory: _Laboratory, workflow: Workflow, ada: dict[str, 
             bad, key=lambda t: (t.mails > 1, "never" in t.verdict, "effect_done" in t.crash)
         )
         return wrong(*_told(worst, len(bad), len(trials)), table=table)
+    finding = misdeclared(laboratory.world, workflow, ada)
+    if finding is not None:
+        return finding
     says = [f"{len(trials)} trials, {len(trials)} times exactly one mail. The ledger says so."]
     if any(ada["email"] in (key or "") for tried in trials for key in tried.keys):
         says.append(

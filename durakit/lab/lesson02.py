@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from durakit.define import Workflow
 from durakit.errors import UsageError
 from durakit.faults import CrashAt, kill_this_process
 from durakit.kill import can_fork
-from durakit.lab.answers import handed_over, misfit, refuse_slips
+from durakit.lab.answers import handed_over_for, misdeclared, refuse_slips
 from durakit.lab.crash.scenarios import Scenario, kill_for_real
 from durakit.lab.exercises import (
     Exercise,
@@ -32,7 +31,7 @@ from durakit.lab.exercises import (
     wrong,
 )
 from durakit.lab.frame import COUNT, Frame, Number
-from durakit.lab.laboratory import Laboratory, borrowed
+from durakit.lab.laboratory import Laboratory, borrowed, scratch
 from durakit.lab.worlds import beside, customers, new_world
 from durakit.mail import Mailbox
 from durakit.run import Run
@@ -168,8 +167,7 @@ def six_crashes(loop: Loop) -> Table:
 
     One row per place. A way that does not exist on this platform says so in its column.
     """
-    with tempfile.TemporaryDirectory(prefix="durakit-loop-", ignore_cleanup_errors=True) as name:
-        home = Path(name)
+    with scratch("loop") as home:
         places = _live(loop, home / "whole", None, EXCEPTION)
         rows: list[Row] = []
         for place in range(1, places + 1):
@@ -250,14 +248,11 @@ def check_crash_proof(workflow: object, mailbox: object) -> Finding:
         return wrong(
             "You handed over a report. Hand over the workflow: the check sweeps it itself."
         )
-    answer = handed_over(workflow, mailbox)
+    readers = customers(3)
+    answer = handed_over_for(workflow, mailbox, (readers,), "a list of readers")
     if isinstance(answer, Finding):
         return answer
     workflow, mailbox = answer
-    readers = customers(3)
-    finding = misfit(workflow, (readers,), "a list of readers")
-    if finding is not None:
-        return finding
     with borrowed(mailbox, _Laboratory) as laboratory:
         finding = _without_a_crash(laboratory, workflow, readers)
         if finding is not None:
@@ -266,7 +261,12 @@ def check_crash_proof(workflow: object, mailbox: object) -> Finding:
         judged = _judged(laboratory, workflow, readers, report)
         if judged.state is not State.PASS:
             return judged
-        return _started_again(laboratory, workflow, readers) or judged
+        return (
+            _started_again(laboratory, workflow, readers)
+            or _for_a_namesake(laboratory, workflow, readers)
+            or misdeclared(laboratory.world, workflow, readers)
+            or judged
+        )
 
 
 @dataclass(frozen=True)
@@ -337,6 +337,24 @@ def _started_again(
             "the time and a random number do not.",
         )  # fmt: skip
     return None
+
+
+def _for_a_namesake(
+    laboratory: _Laboratory, workflow: Workflow, readers: list[dict[str, Any]]
+) -> Finding | None:
+    """Another reader has the first one's name: all that is made of the name is the same, too."""
+    other = readers[0] | {"id": 1000, "email": "ada.lovelace@example.org"}
+    with laboratory.world() as runtime:
+        tried = laboratory.seen(runtime.run(workflow, [*readers, other], id="two of a name"))
+    mails = tried.mails.get(other["email"], 0)
+    if mails == 1 and tried.status == "completed":
+        return None
+    because = f" ({one_line(tried.reason)})" if tried.reason else ""
+    return wrong(
+        f"A fourth reader is called {other['name']}, too. She has another id and another address, "
+        f"and she gets {mails} letters{because}.",
+        "A name, and a text that is made of it, may belong to two readers. What belongs to one?",
+    )
 
 
 def _judged(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +32,7 @@ from durakit.lab.exercises import (
     wrong,
 )
 from durakit.lab.frame import COUNT, Frame, Number
+from durakit.lab.laboratory import scratch
 from durakit.lab.worlds import beside, new_world
 from durakit.machine import SavePlace
 from durakit.mail import Mailbox
@@ -211,13 +211,11 @@ def check_save_place(rule: object) -> Finding:
     if finding is not None:
         return finding
     assert callable(rule)
-    with tempfile.TemporaryDirectory(
-        prefix="durakit-exercise-", ignore_cleanup_errors=True
-    ) as folder:
-        finding = _no_rule(rule, Path(folder))
+    with scratch("exercise") as folder:
+        finding = _no_rule(rule, folder)
         if finding is not None:
             return finding
-        measured = [_measure(rule, name, Path(folder)) for name in TASKS]
+        measured = [_measure(rule, name, folder) for name in TASKS]
     rows: list[Row] = [
         {
             "task": TASKS[m.task],

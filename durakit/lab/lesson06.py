@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,12 +13,20 @@ from durakit.clock import ManualClock
 from durakit.define import Tool, Workflow, tool, workflow
 from durakit.driver import Context
 from durakit.lab import worlds
-from durakit.lab.answers import handed_over, has_dots, misfit, misread_rule, refuse_slips
+from durakit.lab.answers import (
+    handed_over,
+    has_dots,
+    misdeclared,
+    misfit,
+    misread_rule,
+    refuse_slips,
+)
 from durakit.lab.budgets.nested import SlowMail
 from durakit.lab.exercises import (
     Exercise,
     Finding,
     Row,
+    State,
     Table,
     one_line,
     right,
@@ -28,7 +35,7 @@ from durakit.lab.exercises import (
     wrong,
 )
 from durakit.lab.frame import COUNT, SECONDS, Frame, Number
-from durakit.lab.laboratory import Laboratory, borrowed
+from durakit.lab.laboratory import Laboratory, borrowed, scratch
 from durakit.lab.worlds import beside, customers, names_for
 from durakit.mail import PROFILES, Mailbox
 from durakit.protocol import Effect
@@ -238,7 +245,7 @@ def _said(seconds: float | None) -> str:
 def _nested_run(rule: Callable[[float | None, float | None], float | None], service: float) -> Row:
     """Run two turns of three mails, each layer's limit by ``rule``; when did which wait end?"""
     waits: list[tuple[float, float]] = []
-    with tempfile.TemporaryDirectory(prefix="durakit-rule-", ignore_cleanup_errors=True) as folder:
+    with scratch("rule") as folder:
         clock = ManualClock()
         mail = SlowMail(Mailbox(folder, profile="opaque", clock=clock), service)
         begins = clock.monotonic()
@@ -360,7 +367,12 @@ def check_in_time(newsletter: object, mail: object) -> Finding:
     try:
         with borrowed(box, _Laboratory) as laboratory:
             box.profile = PROFILES["queryable"]
-            return _judged([laboratory.try_once(letter, mail, *trial) for trial in _TRIALS], tools)
+            tried = [laboratory.try_once(letter, mail, *trial) for trial in _TRIALS]
+            judged = _judged(tried, tools)
+            if judged.state is not State.PASS:
+                return judged
+            mail.seconds, mail.slow = _TRIALS[0][2], {}
+            return misdeclared(laboratory.world, letter, customers(3)) or judged
     finally:
         mail.slow, mail.seconds = slow, seconds
 

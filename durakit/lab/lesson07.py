@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
-import tempfile
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Final, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
-from durakit.clock import ManualClock
-from durakit.define import Call, Found, Tool, tool, workflow
-from durakit.driver import Context
-from durakit.faults import CrashAt
 from durakit.lab.answers import has_dots, read_moves
 from durakit.lab.exercises import (
     Exercise,
@@ -31,6 +22,9 @@ from durakit.lab.exercises import (
 from durakit.lab.frame import COUNT, Choice, Frame
 from durakit.lab.html import kind_of
 from durakit.lab.keys.identities import TracedDesk, model_schema, operation_map, operation_summary
+from durakit.lab.keys.replies import CARDS, MOVES, Played, cards, play_card
+from durakit.lab.keys.server import attack, die_between
+from durakit.lab.keys.services import ADA, HOUR, asked, in_hours, promises, tried, two_at_once
 from durakit.lab.keys.strategies import STRATEGIES, Facts, KeyFunction, Operation, Strategy, again
 from durakit.lab.keys.trials import (
     DISTURBANCES,
@@ -46,10 +40,8 @@ from durakit.lab.keys.trials import (
     strategy_table,
 )
 from durakit.lab.worlds import beside, customers, new_mailbox, new_world
-from durakit.mail import PROFILES, Fault, Mailbox, MailError, Profile
-from durakit.protocol import Probed
+from durakit.mail import PROFILES, Mailbox
 from durakit.run import Run
-from durakit.runtime import Runtime
 
 __all__ = [
     "MOVES",
@@ -84,9 +76,6 @@ __all__ = [
     "two_at_once",
 ]
 
-HOUR: Final = 3600.0
-ADA: Final = "ada@example.org"
-
 
 # -- what the cells use ----------------------------------------------------------------------------
 
@@ -107,16 +96,6 @@ def trial(disturbance: str, *functions: KeyFunction) -> Table:
     return Table(f"THE LEDGER, after: {disturbance}", rows)
 
 
-def asked(mailbox: Mailbox) -> Callable[[Call], Any]:
-    """Return a probe that asks this mail service about a key."""
-
-    def ask(call: Call) -> Found | Probed:
-        known = mailbox.find(call.key)
-        return Probed.ABSENT if known is None else Found(known)
-
-    return ask
-
-
 def settled(way: str, run: Run, mailbox: Mailbox) -> Row:
     """Return how an unknown mail was settled: what was sent for it, and what is known of it now."""
     outcomes = dict(zip(run.operations()["key"], run.operations()["outcome"], strict=True))
@@ -127,202 +106,6 @@ def settled(way: str, run: Run, mailbox: Mailbox) -> Row:
         "outcome of welcome:42": outcomes["welcome:42"],
         "run": run.status,
     }
-
-
-def two_at_once(mailbox: Mailbox, key: str) -> Table:
-    """Send one letter from two threads: the second comes while the first is still running.
-
-    A moment later the second asks once more.
-    """
-    running, told = threading.Event(), threading.Event()
-    stops_at = "received" if mailbox.profile.in_progress is None else "claimed"
-
-    def hook(point: str, _key: str | None) -> None:
-        if point == stops_at and not running.is_set():
-            running.set()
-            told.wait(5.0)
-
-    answers: dict[str, str] = {}
-
-    def send(name: str) -> None:
-        answers[name] = _answer(mailbox, key, "Hello Ada")
-
-    mailbox.listen(hook)
-    first = threading.Thread(target=send, args=("the first",))
-    first.start()
-    try:
-        running.wait(5.0)
-        send("the second, meanwhile")
-    finally:
-        told.set()
-        first.join()
-        mailbox.listen(None)
-    send("the second, once more")
-    names = ("the second, meanwhile", "the first", "the second, once more")
-    rows: list[Row] = [{"request": name, "is told": answers[name]} for name in names]
-    return Table(f"TWO AT ONCE at {mailbox.profile.name!r}, in order of the answers", rows)
-
-
-def _answer(mailbox: Mailbox, key: str | None, body: str) -> str:
-    try:
-        return str(mailbox.send(ADA, "Welcome", body, key=key, timeout=3)["id"])
-    except MailError as refusal:
-        return f"{refusal.status} {refusal.name}"
-
-
-# -- the promises of the services, and what they do ------------------------------------------------
-
-_KEEPS: Final = {
-    "effect": "what it did",
-    "answers": "every answer, a 500 too",
-    "successes": "successes only",
-    "work": "how far it came",
-}
-
-
-def promises(*names: str) -> Table:
-    """Return what some profiles promise about keys, read from the profiles' own data."""
-    return Table("PROMISED", [_promise(PROFILES[name]) for name in names])
-
-
-def _promise(profile: Profile) -> Row:
-    if not profile.dedups:
-        asked_too = "can be asked" if profile.askable else "-"
-        return {
-            "service": profile.name, "key in": "nothing: it knows no key", "kept for": "-",
-            "remembers": asked_too, "other body": "-", "still running": "-",
-        }  # fmt: skip
-    other = f"{profile.other_body.status} {profile.other_body.name}"
-    running = profile.in_progress
-    return {
-        "service": profile.name,
-        "key in": profile.carrier,
-        "kept for": _hours(profile.window),
-        "remembers": _KEEPS[profile.remembers],
-        "other body": other if profile.compares_bodies else "not compared",
-        "still running": "it waits" if running is None else f"{running.status} {running.name}",
-    }
-
-
-def _hours(seconds: float) -> str:
-    hours = seconds / HOUR
-    return f"{hours:g} h" if hours < 100 else f"{hours / 24:g} days"
-
-
-#: What is tried with each service: in words → (faults, body of the second request, hours between).
-_TRIALS: Final[dict[str, tuple[tuple[Fault, ...], str, float]]] = {
-    "the same again": ((), "Hello Ada", 0),
-    "other body": ((), "Dear Ada", 0),
-    "25 h later": ((), "Hello Ada", 25),
-    "500, but sent": ((Fault("error_after"),), "Hello Ada", 0),
-}
-
-
-def tried(*names: str) -> Table:
-    """Send to each service twice under one key; what the second was told, and the mails in all.
-
-    The key has no colon, since not every service takes one.
-    """
-    rows: list[Row] = []
-    for name in names:
-        row: dict[str, object] = {"service": name}
-        for words, (plan, body, hours) in _TRIALS.items():
-            with _scratch() as folder:
-                mailbox = Mailbox(folder, profile=name, clock=ManualClock(), plan=plan)
-                _answer(mailbox, "welcome-42", "Hello Ada")
-                mailbox.clock.sleep(hours * HOUR)
-                told = _answer(mailbox, "welcome-42", body)
-                row[words] = f"{len(mailbox.effects())} · {told}"
-                mailbox.close()
-        rows.append(row)
-    return Table("TRIED: mails in the ledger · what the second request is told", rows)
-
-
-@contextlib.contextmanager
-def _scratch() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(
-        prefix="durakit-lesson07-", ignore_cleanup_errors=True
-    ) as name:
-        yield Path(name)
-
-
-# -- the server's side -----------------------------------------------------------------------------
-
-#: A server as a function of its database, the request's key, and a place to be disturbed at.
-Server = Callable[[sqlite3.Connection, str, Callable[[str], None]], object]
-
-_TABLES: Final = "CREATE TABLE mail (key TEXT); CREATE TABLE seen (key TEXT PRIMARY KEY);"
-
-
-def attack(server: Server, threads: int) -> int:
-    """Let so many threads ask the server for one mail, all of them at ``pause("together")``.
-
-    Returns how many mails there are. Raises whatever the server raises.
-    """
-    together = threading.Barrier(threads)
-    errors: list[Exception] = []
-
-    def pause(place: str) -> None:
-        if place == "together":
-            together.wait(10.0)
-
-    with _database() as path:
-
-        def ask() -> None:
-            try:
-                _serve(server, path, pause)
-            except Exception as error:  # noqa: BLE001 - raised again, on the caller's thread
-                errors.append(error)
-
-        crowd = [threading.Thread(target=ask) for _ in range(threads)]
-        for one in crowd:
-            one.start()
-        for one in crowd:
-            one.join()
-        if errors:
-            raise errors[0]
-        return _mails(path)
-
-
-class _Died(Exception):
-    """The server's process dies."""
-
-
-def die_between(server: Server) -> int:
-    """Let the server die at ``pause("between")``, and its client ask again; returns the mails."""
-    alive = False
-
-    def pause(place: str) -> None:
-        if place == "between" and not alive:
-            raise _Died
-
-    with _database() as path:
-        with contextlib.suppress(_Died):
-            _serve(server, path, pause)
-        alive = True
-        _serve(server, path, pause)
-        return _mails(path)
-
-
-@contextlib.contextmanager
-def _database() -> Iterator[Path]:
-    with _scratch() as folder:
-        path = folder / "server.db"
-        with contextlib.closing(sqlite3.connect(path)) as db:
-            db.executescript(f"PRAGMA journal_mode = WAL; {_TABLES}")
-        yield path
-
-
-def _serve(server: Server, path: Path, pause: Callable[[str], None]) -> None:
-    # A connection that is closed takes back what it has not committed, as a dead process does.
-    with contextlib.closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as db:
-        db.execute("PRAGMA synchronous = OFF")
-        server(db, "welcome:42", pause)
-
-
-def _mails(path: Path) -> int:
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        return int(db.execute("SELECT count(*) FROM mail").fetchone()[0])
 
 
 # -- exercise 1: derive a key ----------------------------------------------------------------------
@@ -506,116 +289,6 @@ derive_key = Exercise("07.8", "a key for the shop", check_derive_key, KEY_HINTS)
 
 # -- exercise 2: after a lost reply ----------------------------------------------------------------
 
-Move = Literal["resend", "query", "hand over"]
-
-#: What can be done about a lost reply → in words.
-MOVES: Final = {
-    "resend": "send again under the same key",
-    "query": "ask the service about the key",
-    "hand over": "leave it unknown, and call a person",
-}
-
-
-@dataclass(frozen=True)
-class Card:
-    """A reply that was lost at some service, and found to be missing after so many hours."""
-
-    name: str
-    profile: str
-    hours: float
-    move: Move
-    why: str
-
-
-#: Found out: the mail is out in all of them, but nobody here knows.
-CARDS: Final = (
-    Card("resend, 2 h", "resend", 2, "resend", "it keeps keys for 24 h"),
-    Card("resend, 30 h", "resend", 30, "hand over", "its key is forgotten, and it has no look-up"),
-    Card("nylas, 2 h", "nylas", 2, "hand over", "it keeps keys for 1 h"),
-    Card("stripe_v2, 10 days", "stripe_v2", 240, "resend", "it keeps keys for 30 days"),
-    Card("queryable, 2 h", "queryable", 2, "query", "it knows no duplicates, but can be asked"),
-    Card("idempotent, 30 h", "idempotent", 30, "query", "its key is forgotten; it can be asked"),
-    Card("postmark, 2 h", "postmark", 2, "hand over", "it has no keys and no look-up by key"),
-    Card("smtp, 2 h", "smtp", 2, "hand over", "it has no keys and no look-up by key"),
-)
-
-
-def cards() -> Table:
-    """Return the cards: the service's promises, and how long ago the reply was lost."""
-    rows: list[Row] = []
-    for card in CARDS:
-        profile = PROFILES[card.profile]
-        rows.append(
-            {
-                "card": card.name,
-                "keeps keys for": _hours(profile.window) if profile.dedups else "(knows no keys)",
-                "can be asked": "yes" if profile.askable else "no",
-                "reply lost": _hours(card.hours * HOUR) + " ago",
-            }
-        )
-    return Table("A REPLY WAS LOST: what now?", rows)
-
-
-@dataclass(frozen=True)
-class Played:
-    """What came of a move: the mails in the ledger, and the run's status."""
-
-    card: Card
-    move: str
-    mails: int
-    status: str
-
-    @property
-    def verdict(self) -> str:
-        """In a few words."""
-        if self.mails > 1:
-            return "✗ duplicate"
-        if self.status == "needs_decision":
-            needed = self.card.move == "hand over"
-            if needed and self.move == "hand over":
-                return "✓ one mail, a person decides"
-            return "✗ asked in vain" if self.move == "query" else "✗ a person for nothing"
-        return "✓ one mail"
-
-
-def play_card(card: Card, move: str) -> Played:
-    """Lose the reply at the card's service, let its hours pass, make the move, and count."""
-    with _scratch() as folder:
-        clock = ManualClock()
-        mailbox = Mailbox(folder / "world", profile=card.profile, clock=clock)
-        with Runtime(folder / "runs.db", clock=clock, world=mailbox, owner="cards",
-                     durability="process") as runtime:  # fmt: skip
-            send = _sender(mailbox, move)
-
-            def lost_reply(ctx: Context) -> object:
-                return ctx.call(send, key="welcome-42")
-
-            run = runtime.run(
-                workflow(lost_reply, name="lab: lost reply"), id="card",
-                crash=CrashAt("send_email", "effect_done"),
-            )  # fmt: skip
-            clock.advance(card.hours * HOUR)
-            runtime.recover()
-            played = Played(card, move, len(mailbox.effects()), run.status)
-        mailbox.close()
-        return played
-
-
-def _sender(mailbox: Mailbox, move: str) -> Tool:
-    """A tool that does what the move says, whatever the service has promised."""
-
-    def send_email(call: Call) -> dict[str, Any]:
-        return mailbox.send(ADA, "Welcome", "Hello Ada", key=call.key, timeout=3)
-
-    declared: Tool
-    if move == "resend":
-        declared = tool(send_email, effect="idempotent")
-    elif move == "query":
-        declared = tool(send_email, effect="queryable", settles_after=60.0, probe=asked(mailbox))
-    else:
-        declared = tool(send_email, effect="opaque")
-    return declared
-
 
 def check_after_lost_reply(moves: object) -> Finding:
     """Check a table of moves by making every one of them, with the ledger as the judge."""
@@ -654,8 +327,8 @@ def _why_not(one: Played) -> str:
         return f"{card.name!r}: sent again, and it is a second mail. This service knows no keys."
     if one.mails > 1:
         return (
-            f"{card.name!r}: sent again after {_hours(card.hours * HOUR)}, and it is a second "
-            f"mail. The service keeps a key for {_hours(profile.window)}."
+            f"{card.name!r}: sent again after {in_hours(card.hours * HOUR)}, and it is a second "
+            f"mail. The service keeps a key for {in_hours(profile.window)}."
         )
     if one.move == "query":
         return f"{card.name!r}: it cannot be asked about a key, and the run ended with a person."

@@ -16,7 +16,7 @@ from typing import Any, Final
 from durakit.define import Workflow
 from durakit.errors import SimulatedCrash
 from durakit.faults import CrashAt
-from durakit.lab.answers import handed_over, misfit, refuse_slips
+from durakit.lab.answers import handed_over_for, refuse_slips
 from durakit.lab.exercises import (
     Exercise,
     Finding,
@@ -197,14 +197,11 @@ def _codes(bodies: tuple[str, ...]) -> list[str]:
 
 def check_safe_to_replay(workflow: object, mailbox: object) -> Finding:
     """Check a workflow that asks, waits and sends, at every crash before and after the wait."""
-    answer = handed_over(workflow, mailbox)
+    ada, bela = customers(2)
+    answer = handed_over_for(workflow, mailbox, (ada,), "one customer")
     if isinstance(answer, Finding):
         return answer
     workflow, mailbox = answer
-    ada, bela = customers(2)
-    finding = misfit(workflow, (ada,), "one customer")
-    if finding is not None:
-        return finding
     with borrowed(mailbox, Laboratory) as laboratory:
         return (
             _without_a_crash(laboratory, workflow, ada)

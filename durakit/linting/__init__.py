@@ -42,6 +42,7 @@ from durakit.linting.findings import (
     Kind,
     Report,
     Row,
+    rank,
 )
 from durakit.linting.tool import lint_tool
 from durakit.linting.workflow import lint_workflow
@@ -74,12 +75,12 @@ def lint(subject: Workflow | Tool) -> Report:
         tools = found.guarded(subject.name, lint_workflow, subject) or []
     for tool in tools:
         found.guarded(tool.name, lint_tool, tool)
-    rows = sorted(dict.fromkeys(found.rows), key=lambda row: RULES.index(row.rule))
+    rows = sorted(dict.fromkeys(found.rows), key=rank)
     return Report(f"{kind} {subject.name}", tuple(rows))
 
 
 def tools_of(workflow: Workflow) -> list[Tool]:
-    """The tools that a workflow or machine calls, with their corrections, as far as can be told.
+    """The tools that a workflow or machine calls, with their compensations, as far as can be told.
 
     In the order of the source; a tool that is chosen at run time is not among them.
     """

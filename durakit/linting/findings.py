@@ -21,7 +21,7 @@ ONE_LIMIT: Final = "one layer of timeout"
 HIDDEN: Final = "an effect outside of a call"
 WHICH_TOOL: Final = "which tool is called"
 
-#: The rules, in the order of a report.
+#: The rules, in the order of a report, within each kind of row.
 RULES: Final = (
     AT_THE_END, BLIND, NO_KEY, EVERYTHING, NOTHING, ONE_LIMIT, NEW_KEY, HIDDEN, WHICH_TOOL,
 )  # fmt: skip
@@ -35,7 +35,8 @@ R = TypeVar("R")
 
 Kind = Literal["found", "clear", "cannot see"]
 
-_MARKS: Final = {FOUND: "✗", CLEAR: "✓", CANNOT_SEE: "?"}
+#: In the order of a report: what is found must not be looked for among what is clear.
+_MARKS: Final = {FOUND: "✗", CANNOT_SEE: "?", CLEAR: "✓"}
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,18 @@ class Row:
     """what the answer rests on"""
 
 
+def rank(row: Row) -> tuple[int, int]:
+    """Where a row stands in a report: by its kind, and then by its rule."""
+    return list(_MARKS).index(row.kind), RULES.index(row.rule)
+
+
 @dataclass(frozen=True)
 class Report:
-    """What lint has to say about ``subject``. Rows stand in the order of ``RULES``."""
+    """What lint has to say about ``subject``.
+
+    What is found stands first, then what cannot be seen, then what is clear; within each of the
+    three, rows stand in the order of ``RULES``.
+    """
 
     subject: str
     rows: tuple[Row, ...]

@@ -50,7 +50,7 @@ def lint_workflow(found: Findings, workflow: Workflow) -> list[Tool]:
 
 
 def _tools(found: Findings, codes: list[Code]) -> list[Tool]:
-    """The tools that are called, each once, and then their corrections."""
+    """The tools that are called, each once, and then their compensations."""
     tools: list[Tool] = []
     for code in codes:
         for call in code.operations():

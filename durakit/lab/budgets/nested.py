@@ -18,7 +18,6 @@ run: between two calls it fails, during a call it parks with an outcome that is 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -29,6 +28,7 @@ from durakit.define import Call, Tool, Workflow, tool, workflow
 from durakit.driver import Context
 from durakit.errors import DeadlineExceeded, InvalidField
 from durakit.lab.html import Row, one_line
+from durakit.lab.laboratory import scratch
 from durakit.mail import Fault, Mailbox
 from durakit.run import Run
 from durakit.runtime import Runtime
@@ -135,10 +135,8 @@ class Budgets:
     def run(self, folder: Path | None = None) -> BudgetTrace:
         """Run it in an empty ``folder`` (None: a private one, removed afterwards)."""
         if folder is None:
-            with tempfile.TemporaryDirectory(
-                prefix="durakit-budgets-", ignore_cleanup_errors=True
-            ) as private:
-                return self.run(Path(private))
+            with scratch("budgets") as private:
+                return self.run(private)
         clock = ManualClock()
         mailbox = Mailbox(folder, profile="opaque", clock=clock)
         try:

@@ -12,7 +12,6 @@ import contextlib
 import itertools
 import json
 import random
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from durakit.faults import CrashAt
 from durakit.lab.clinic import patients
 from durakit.lab.clinic.patients import ADA, model, post, town
 from durakit.lab.html import Row, Table
-from durakit.lab.laboratory import Laboratory, borrowed
+from durakit.lab.laboratory import Laboratory, borrowed, scratch
 from durakit.machine import Done, SavePlace, every, machine, only_at_the_end
 from durakit.mail import Fault
 from durakit.run import Run
@@ -33,6 +32,7 @@ from durakit.runtime import Runtime
 from durakit.sweep import HANDED_OVER, NOT_REACHABLE, SAFE, Report, Schedule, join_seeds, sweep
 
 __all__ = [
+    "NO_OWN_LIMIT",
     "ORDER",
     "READERS",
     "STARTED_AGAIN",
@@ -81,6 +81,9 @@ RETRY_AFTER: Final = 20.0
 LONG_BUSY: Final = 58.0
 
 VERY_LATE: Final = 100.0
+
+#: The verdict where the limit of a reader or of the run has ended an attempt, not its own one.
+NO_OWN_LIMIT: Final = "an attempt without a limit of its own"
 
 STARTED_AGAIN: Final = "started again under another id"
 
@@ -313,14 +316,13 @@ def trial(
 ) -> Iterator[Runtime]:
     """An empty world with a plan of faults, and a runtime on its virtual clock."""
     latency, post.latency = post.latency, latency
-    home = tempfile.TemporaryDirectory(prefix="durakit-clinic-", ignore_cleanup_errors=True)
-    with _at_home(), home as folder, borrowed(post, Laboratory), standing(workflow):
+    with _at_home(), scratch("clinic") as folder, borrowed(post, Laboratory), standing(workflow):
         post.plan = list(plan)
         world.clock = clock = ManualClock()
-        world.fresh(Path(folder))
+        world.fresh(folder)
         try:
             with Runtime(
-                Path(folder) / "runs.db", clock=clock, world=world, owner="clinic",
+                folder / "runs.db", clock=clock, world=world, owner="clinic",
                 durability="process", rng=random.Random(0),  # noqa: S311 - waits, no secrets
             ) as runtime:  # fmt: skip
                 yield runtime
@@ -471,7 +473,8 @@ def _newsletter_verdict(run: Run, mails: dict[str, int], took: float) -> str:
         return "longer than the session"
     if not mails[first] and first not in json.dumps(run.result):
         return f"no news for {first}, and nobody is told"
-    return "as it should be"
+    fired = [entry["fired"]["level"] for entry in run.history()["payload"] if "fired" in entry]
+    return NO_OWN_LIMIT if fired and fired[0] != "call" else "as it should be"
 
 
 def examine_reminder(workflow: Workflow) -> Examination:

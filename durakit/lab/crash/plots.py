@@ -201,6 +201,12 @@ _LOOPS: Final = {
     Status.DISPATCHED: ((-0.75, -0.4), (-0.35, -0.42)),
     Status.RESENT: ((-0.45, 0.4), (0.45, 0.4)),
 }
+#: Outcome → its box: shape, line, colour.
+_STYLES: Final = {
+    "unknown": ("round,pad=0.5", (0, (3, 2)), RED),
+    "completed": ("square,pad=0.5", "-", BLUE),
+    "not_executed": ("sawtooth,pad=0.5", "-", GREY),
+}
 
 
 def plot_states() -> Plot:
@@ -231,53 +237,65 @@ def _draw_states(axes: Axes) -> None:
     for status in Status:
         # A status that is new in the protocol is drawn too, though not prettily.
         places.setdefault(status, (2.0 * (len(places) - len(_PLACES)), -1.0))
-    for (before, after), led_by in edges.items():
-        start, end = places[before], places[after]
-        middle = ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2)
-        bend, where, align = _EDGES.get((before, after), (0.1, middle, "center"))
-        sideways = Status.COMPENSATING in (before, after) and after is not Status.COMPENSATED
-        shrink = 54 if sideways else 34  # it is the widest box
-        if before is after:
-            leaves, returns = _LOOPS.get(before, ((0.9, -0.25), (0.9, 0.25)))
-            end = (start[0] + returns[0], start[1] + returns[1])
-            start = (start[0] + leaves[0], start[1] + leaves[1])
-            shrink = 1
-        axes.annotate(
-            "",
-            end,
-            start,
-            arrowprops={
-                "arrowstyle": "-|>",
-                "color": INK,
-                "linewidth": 1.2,
-                "mutation_scale": 14,
-                "shrinkA": shrink,
-                "shrinkB": shrink,
-                "connectionstyle": f"arc3,rad={bend}",
-            },
-        )
-        words = "\n".join(event.value.replace(" (", "\n(") for event in led_by)
-        axes.text(
-            *where, words, ha=align, va="center",
-            fontsize=7.5, color=INK, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
-        )  # fmt: skip
-    styles = {
-        "unknown": ("round,pad=0.5", (0, (3, 2)), RED),
-        "completed": ("square,pad=0.5", "-", BLUE),
-        "not_executed": ("sawtooth,pad=0.5", "-", GREY),
-    }
-    for status, (x, y) in places.items():
-        outcome = OUTCOMES[status].value if status in OUTCOMES else ""
-        shape, linestyle, colour = styles.get(outcome, ("round,pad=0.5", "-", GREY))
-        words = f"{status.value}\n{outcome.replace('_', ' ') or 'no record'}"
-        axes.text(
-            x, y, words, ha="center", va="center",
-            fontsize=9, weight="bold", color=INK,
-            bbox={"boxstyle": shape, "facecolor": "white", "edgecolor": colour,
-                  "linestyle": linestyle, "linewidth": 2},
-        )  # fmt: skip
+    for edge, led_by in edges.items():
+        _draw_transition(axes, places, edge, led_by)
+    for status, place in places.items():
+        _draw_state(axes, status, place)
     axes.set_xlim(-0.6, 12.2)
     axes.set_ylim(0.0, 10.9)
     axes.axis("off")
     axes.set_title("What the disk says about one operation, and what may happen to it", loc="left",
                    color=INK)  # fmt: skip
+
+
+def _draw_transition(
+    axes: Axes,
+    places: dict[Status, tuple[float, float]],
+    edge: tuple[Status, Status],
+    led_by: list[ProtocolEvent],
+) -> None:
+    """An arrow from state to state, and beside it the events that lead there."""
+    before, after = edge
+    start, end = places[before], places[after]
+    middle = ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2)
+    bend, where, align = _EDGES.get((before, after), (0.1, middle, "center"))
+    sideways = Status.COMPENSATING in (before, after) and after is not Status.COMPENSATED
+    shrink = 54 if sideways else 34  # it is the widest box
+    if before is after:
+        leaves, returns = _LOOPS.get(before, ((0.9, -0.25), (0.9, 0.25)))
+        end = (start[0] + returns[0], start[1] + returns[1])
+        start = (start[0] + leaves[0], start[1] + leaves[1])
+        shrink = 1
+    axes.annotate(
+        "",
+        end,
+        start,
+        arrowprops={
+            "arrowstyle": "-|>",
+            "color": INK,
+            "linewidth": 1.2,
+            "mutation_scale": 14,
+            "shrinkA": shrink,
+            "shrinkB": shrink,
+            "connectionstyle": f"arc3,rad={bend}",
+        },
+    )
+    words = "\n".join(event.value.replace(" (", "\n(") for event in led_by)
+    axes.text(
+        *where, words, ha=align, va="center",
+        fontsize=7.5, color=INK, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+    )  # fmt: skip
+
+
+def _draw_state(axes: Axes, status: Status, place: tuple[float, float]) -> None:
+    """A box whose border, in shape, line and colour, tells the outcome."""
+    x, y = place
+    outcome = OUTCOMES[status].value if status in OUTCOMES else ""
+    shape, linestyle, colour = _STYLES.get(outcome, ("round,pad=0.5", "-", GREY))
+    words = f"{status.value}\n{outcome.replace('_', ' ') or 'no record'}"
+    axes.text(
+        x, y, words, ha="center", va="center",
+        fontsize=9, weight="bold", color=INK,
+        bbox={"boxstyle": shape, "facecolor": "white", "edgecolor": colour,
+              "linestyle": linestyle, "linewidth": 2},
+    )  # fmt: skip

@@ -132,8 +132,8 @@ class ScrubberModel(traitlets.HasTraits):
             here = at == self.position
             line = "3px solid" if here else LINE
             boxes.append(
-                f'<span style="flex: 1 1 2.6em; text-align: center; border: {line}; '
-                f"border-radius: 4px; font-weight: {'bold' if here else 'normal'}; "
+                '<span style="flex: 1 1 2.6em; white-space: nowrap; text-align: center; '
+                f"border: {line}; border-radius: 4px; font-weight: {'bold' if here else 'normal'}; "
                 f'padding: {"0" if here else "2px"} 0">{at + 1}{mark}</span>'
             )
         label = f"{len(boxes)} crashes, at number {self.position + 1}"

@@ -18,7 +18,8 @@ _SHAPES: Final = {"claimed": "▷", "intent": "◆", "result": "●", "request":
 def timeline_html(line: tuple[Event, ...]) -> str:
     """Return belief above and truth below, as a table that scrolls sideways where it must."""
     cell = "padding: 3px; text-align: center; vertical-align: middle; font-size: 11px;"
-    cut = f"{cell}border-left: 3px dashed #d0021b; border-right: 3px dashed #d0021b;"
+    label = f"{cell}white-space: nowrap; "  # "1.05 s" is one label, however narrow its column
+    cut = f"{label}border-left: 3px dashed #d0021b; border-right: 3px dashed #d0021b;"
     tops, beliefs, truths = [], [], []
     for event in line:
         if event.lane == "crash":
@@ -32,7 +33,7 @@ def timeline_html(line: tuple[Event, ...]) -> str:
             f'<div style="font-size: 15px; line-height: 1">{_SHAPES.get(event.kind, "■")}</div>'
             f'<span style="font-weight: {weight}">{h(event.words)}</span>'
         )
-        tops.append(f'<th scope="col" style="{cell}font-weight: normal">{event.seconds:g} s</th>')
+        tops.append(f'<th scope="col" style="{label}font-weight: normal">{event.seconds:g} s</th>')
         beliefs.append(f'<td style="{cell}">{words if event.lane == "belief" else ""}</td>')
         truths.append(f'<td style="{cell}">{words if event.lane == "truth" else ""}</td>')
 

@@ -18,7 +18,6 @@ import socket
 import socketserver
 import sqlite3
 import ssl
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler
@@ -34,6 +33,7 @@ from durakit.errors import Infeasible, InvalidField
 from durakit.failures import FailureKind, classify
 from durakit.lab.agent import Transcript
 from durakit.lab.html import Row, Table
+from durakit.lab.laboratory import scratch
 from durakit.lab.lessons import find_data
 from durakit.mail import Fault, Mailbox
 from durakit.retry import Retry
@@ -189,7 +189,7 @@ class Stage:
 @contextlib.contextmanager
 def stage(shown: Card, profile: str = "opaque") -> Iterator[Stage]:
     """Set up a card's world in a folder of its own, for a while; the service keeps ``profile``."""
-    with tempfile.TemporaryDirectory(prefix="durakit-card-", ignore_cleanup_errors=True) as folder:
+    with scratch("card") as folder:
         mailbox = Mailbox(folder, profile=profile, clock=ManualClock())
         try:
             yield Stage(shown, mailbox)

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from functools import cache, partial
-from typing import Any
+from typing import Any, Final
 
 import ipywidgets as widgets
 import traitlets
 
 from durakit.errors import InvalidField
-from durakit.lab.faultcards.cards import Card, cards
+from durakit.lab.faultcards.cards import Card, EffectName, cards
 from durakit.lab.faultcards.play import MOVES, Played, play
 from durakit.lab.html import Row, SideBySide, Table, h
 from durakit.lab.view import LINE, ModelView, button, control_names, in_a_row
 
 __all__ = ["DeckModel", "FaultCards"]
+
+#: Effect contract → what it says, in words. A card says what to do for each.
+PROMISES: Final[dict[EffectName, str]] = {
+    "none": "none: the call changes nothing outside",
+    "idempotent": "idempotent: it knows our key",
+    "queryable": "queryable: it can be asked",
+    "opaque": "opaque: it promises nothing",
+}
 
 
 @cache
@@ -80,7 +88,7 @@ class DeckModel(traitlets.HasTraits):
             return None
         diary: list[Row] = [{"what was done": step} for step in self.played.steps]
         advice: list[Row] = [
-            {"the service": effect, "what to do": MOVES.get(move, move)}
+            {"the service": PROMISES[effect], "what to do": MOVES.get(move, move)}
             for effect, move in self.card.next.items()
         ]
         kind = self.card.kind.value if self.card.kind else "none"

@@ -11,7 +11,6 @@ of your own says ``ctx.call(…, key=…)`` with the key of the operation; then 
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -27,6 +26,7 @@ from durakit.faults import CrashAt
 from durakit.lab.crash.scenarios import POINT_WORDS
 from durakit.lab.html import Table, one_line
 from durakit.lab.keys.strategies import STRATEGIES, Facts, KeyFunction, Operation, Strategy
+from durakit.lab.laboratory import scratch
 from durakit.lab.maps import GOOD, Box, draw_map
 from durakit.lab.plots import GREY, TROUBLE, Plot
 from durakit.mail import PROFILES, Fault, Mailbox, Profile
@@ -369,8 +369,8 @@ def judge(
         disturbance = _named(disturbance)
     if disturbance.play is None:
         return judge_crashes(strategy, mode=mode, only=disturbance)[0]
-    with _scratch() as folder:
-        stage = _stage(strategy, disturbance, Path(folder))
+    with scratch("keys") as folder:
+        stage = _stage(strategy, disturbance, folder)
         with closing(stage):
             disturbance.play(stage)
             keys = tuple(str(row["key"]) for row in stage.mailbox.requests())
@@ -390,8 +390,8 @@ def judge_crashes(
 
     One sweep does it. ``mode`` "process" is a child killed by SIGKILL at each point.
     """
-    with _scratch() as folder:
-        stage = _stage(strategy, CRASHES[0], Path(folder))
+    with scratch("keys") as folder:
+        stage = _stage(strategy, CRASHES[0], folder)
         with closing(stage):
             report = sweep(
                 stage.program, world=stage.mailbox, deadline=DAY, mode=mode,
@@ -430,10 +430,6 @@ def _named(name: str) -> Disturbance:
             return one
     known = ", ".join(one.name for one in DISTURBANCES)
     raise InvalidField("disturbance", f"there are {known}; got {name!r}")
-
-
-def _scratch() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="durakit-keys-", ignore_cleanup_errors=True)
 
 
 def _stage(strategy: Strategy, disturbance: Disturbance, folder: Path) -> Stage:
