@@ -277,7 +277,9 @@ def test_two_hundred_clients_with_one_key_at_two_doors_of_one_ledger_make_one_ma
 # ── anything at all ───────────────────────────────────────────────────────────────────────────────
 
 
-SECRET = "ada-alone-may-read-this"  # noqa: S105 - what must not leak
+SECRET = "ada-alone-may-read-this"  # noqa: S105 - what must not leak, and what nobody sends
+#: The key of Ada's mail. Eve may guess it, and an answer may then name what she has sent.
+GUESSED = "welcome-ada"
 
 
 FUZZED = ("resend", "stripe_v1", "ietf_draft", "queryable")
@@ -291,7 +293,7 @@ def fuzzed_doors() -> Iterator[dict[str, HttpDoor]]:
         for name in FUZZED:
             mailbox = Mailbox(profile=name, latency=0, tokens=TOKENS)
             stack.enter_context(contextlib.closing(mailbox))
-            key = None if PROFILES[name].carrier is None else SECRET
+            key = None if PROFILES[name].carrier is None else GUESSED
             mailbox.send("ada@example.org", SECRET, SECRET, key=key, token=next(iter(TOKENS)))
             doors[name] = stack.enter_context(HttpDoor(mailbox))
         yield doors
@@ -301,8 +303,8 @@ def fuzzed_doors() -> Iterator[dict[str, HttpDoor]]:
 values = st.one_of(
     st.just(b""),
     st.just(b"k" * 10_000),
-    st.just(SECRET.encode()),
-    st.just(b'"' + SECRET.encode() + b'"'),
+    st.just(GUESSED.encode()),
+    st.just(b'"' + GUESSED.encode() + b'"'),
     st.text(max_size=40).map(lambda text: text.encode("utf-8", "surrogatepass")),
     st.binary(max_size=40),
 ).map(lambda value: value.replace(b"\r", b"").replace(b"\n", b""))
@@ -329,7 +331,7 @@ addresses = st.one_of(
     st.sampled_from(
         [b"/emails", b"/emails/batch", b"/emails/email-1", b"/v1/emails", b"*", b"/emails?key=%ff"]
     ),
-    st.just(f"/emails?key={SECRET}".encode()),
+    st.just(f"/emails?key={GUESSED}".encode()),
     st.binary(max_size=20).map(lambda part: b"/emails/" + quote(part).encode()),
     st.binary(max_size=20).map(lambda part: b"/emails?" + quote(part, safe="=&;%").encode()),
 )
@@ -379,8 +381,7 @@ def test_whatever_comes_is_answered_in_the_words_of_the_profile(
     if method != b"HEAD" and status != 200:
         names = {one.name for one in refusals} | {"not_found", "method_not_allowed"}
         assert name_of(httpx.Response(status, content=told)) in names | {"not_supported"}
-    leaked = told.replace(b"key '" + SECRET.encode(), b"")
-    assert SECRET.encode() not in leaked
+    assert SECRET.encode() not in said
     assert b"Traceback" not in said
     assert b'File "' not in said
     assert len(door.mailbox.effects(account="ada")) == 1
