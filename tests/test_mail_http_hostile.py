@@ -353,6 +353,9 @@ methods = st.sampled_from([b"POST"] * 4 + [b"GET"] * 2 + [b"PUT", b"HEAD", b"NON
 @example(
     "resend", b"POST", b"/emails", b"a\x00b", b"Bearer re_eve", b"application/json", None, b"{}"
 )
+@example(
+    "resend", b"GET", b"/emails/email-1", None, b"Bearer re_eve", b"application/json", None, b""
+)
 @settings(
     max_examples=250,
     deadline=None,
