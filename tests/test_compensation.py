@@ -540,51 +540,36 @@ def test_a_reply_that_speaks_of_nesting_is_no_compensation(tmp_path):
     assert lab.runtime.get("two").result == [{"nested": True}, 1]
 
 
-def test_a_compensation_that_cannot_be_made_now_leaves_the_call_to_a_person(tmp_path):
-    """Its condition is missing, so it certainly was not made: the call is open again."""
-    lab = Lab(tmp_path, "infeasible")
+@pytest.mark.parametrize(
+    ("refusal", "why"),
+    [
+        (dk.Infeasible("an address for corrections"), "infeasible"),
+        (dk.NotExecuted("the counter is closed"), "undo incomplete"),
+    ],
+)
+def test_a_call_whose_compensation_was_certainly_not_made_is_a_persons_at_once(
+    tmp_path, refusal, why
+):
+    """Not after a second drive only: the refusal that is saved has opened the call again."""
+    name = why.replace(" ", "_")
+    lab = Lab(tmp_path, name)
     lab.mail.plan = [Fault("reply_lost")]
 
-    @dk.tool(name="undo_infeasible_never", effect="idempotent", timeout=3)
+    @dk.tool(name=f"undo_{name}_never", effect="idempotent", timeout=3)
     def never(call: dk.Call, to: str, text: str) -> dict:
-        raise dk.Infeasible("an address for corrections")
+        raise refusal
 
-    @dk.tool(name="undo_infeasible_letter", timeout=3, compensate=never, on_unknown="compensate")
+    @dk.tool(name=f"undo_{name}_letter", timeout=3, compensate=never, on_unknown="compensate")
     def send(call: dk.Call, to: str, text: str) -> dict:
         return lab.mail.send(to, "Letter", text, timeout=call.remaining())
 
-    @dk.workflow(name="undo_infeasible_both")
+    @dk.workflow(name=f"undo_{name}_both")
     def letter(ctx: dk.Context, to: str) -> str:
         return ctx.call(send, to, "Hello", key="letter:1")["id"]
 
     run = lab.runtime.run(letter, ADA, id="i")
-    assert (run.status, run.why) == ("needs_decision", "infeasible")
+    assert (run.status, run.why) == ("needs_decision", why)
     lab.runtime.resolve("i", "letter:1", "completed", result={"id": "email-1"}, by="Grace")
-    lab.runtime.recover()
-    assert (run.status, run.result) == ("completed", "email-1")
-    assert lab.sent() == (1, 0)
-
-
-def test_a_call_whose_compensation_is_refused_for_good_is_a_persons_at_once(tmp_path):
-    """Not after a second drive only: the refusal that is saved has opened the call again."""
-    lab = Lab(tmp_path, "refused_for_good")
-    lab.mail.plan = [Fault("reply_lost")]
-
-    @dk.tool(name="undo_refused_never", timeout=3)
-    def never(call: dk.Call, to: str, text: str) -> dict:
-        raise dk.NotExecuted("the counter is closed")
-
-    @dk.tool(name="undo_refused_letter", timeout=3, compensate=never, on_unknown="compensate")
-    def send(call: dk.Call, to: str, text: str) -> dict:
-        return lab.mail.send(to, "Letter", text, timeout=call.remaining())
-
-    @dk.workflow(name="undo_refused_both")
-    def letter(ctx: dk.Context, to: str) -> str:
-        return ctx.call(send, to, "Hello", key="letter:1")["id"]
-
-    run = lab.runtime.run(letter, ADA, id="f")
-    assert (run.status, run.why) == ("needs_decision", "undo incomplete")
-    lab.runtime.resolve("f", "letter:1", "completed", result={"id": "email-1"}, by="Grace")
     lab.runtime.recover()
     assert (run.status, run.result) == ("completed", "email-1")
     assert lab.sent() == (1, 0)

@@ -216,5 +216,7 @@ def test_three_dots_are_no_prediction_of_any_kind(frame: Frame) -> None:
 
 def test_a_number_that_the_lesson_does_not_have_is_told(frame: Frame) -> None:
     """A digit that was changed by mistake is no other lesson's prediction."""
-    assert frame.predict("09.4", 1).text().endswith("this lesson asks for 09.1, 09.2, 09.3.")
+    for number in ("09.4", 9.1, [1], None):
+        said = frame.predict(number, 1).text()
+        assert said.endswith("this lesson asks for 09.1, 09.2, 09.3.")
     assert noted(frame) == {}

@@ -197,7 +197,7 @@ def test_a_compensation_closes_an_unknown_and_makes_nothing_known():
     assert not protocol.is_open("DISPATCHED", "none")
 
 
-def test_a_call_that_is_being_corrected_is_completed_by_nothing_that_is_heard_of_it():
+def test_a_call_that_is_being_compensated_is_completed_by_nothing_that_is_heard_of_it():
     """Only the compensation's own end leads on: it is made, or it certainly was not."""
     ways_out = {event: then for (at, event), then in TRANSITIONS.items()
                 if at is Status.COMPENSATING}  # fmt: skip

@@ -32,7 +32,7 @@ def reset(options: argparse.Namespace) -> int:
     """Restore one lesson, and say where the learner's went."""
     source = find_source()
     done = reset_lesson(options.lesson, source, copy_beside(source))
-    say(f"{done.lesson} is as it ships")
+    say(f"{done.lesson} is as you first got it")
     if done.backup is not None:
         say(f"yours is kept as {done.backup.name}")
     return OK

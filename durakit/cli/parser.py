@@ -73,7 +73,7 @@ def _add_lessons(commands: Any) -> None:
     lab.add_argument("--no-browser", action="store_true", help="only print the address")
 
     reset = _add(
-        commands, "reset", lessons.reset, "restore one lesson as it ships", "durakit reset 01",
+        commands, "reset", lessons.reset, "restore one lesson as it was first", "durakit reset 01",
         "\nWhat you wrote in it is kept beside it as a backup with a number.",
     )  # fmt: skip
     reset.add_argument("lesson", metavar="NN", help="the lesson's number")

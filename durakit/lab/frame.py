@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 from durakit.lab.exercises import Exercise, Note, Progress, State, closing, fresh_folder
 from durakit.lab.exercises import predict as keep_prediction
 from durakit.lab.exercises import recall as compare_prediction
+from durakit.lab.html import LONGEST_CELL, one_line
 
 __all__ = ["COUNT", "ENDS", "SECONDS", "Choice", "Frame", "Kind", "Number", "OtherKind"]
 
@@ -112,11 +113,11 @@ class Frame:
             self.prepare()
         return fresh_folder(f"lesson{self.lesson}")
 
-    def predict(self, number: str, answer: object) -> Note:
+    def predict(self, number: object, answer: object) -> Note:
         """Note a guess if it is of the kind asked for; else say kindly what is asked for."""
         kinds = {f"{self.lesson}.{n}": kind for n, kind in enumerate(self.asks, 1)}
-        title = f"Prediction {number}"
-        if number not in kinds:
+        title = f"Prediction {one_line(number, LONGEST_CELL)}"
+        if not isinstance(number, str) or number not in kinds:
             return Note(State.TODO.value, f"{title}: this lesson asks for {', '.join(kinds)}.")
         try:
             guess = answer if answer is ... else kinds[number].read(answer)

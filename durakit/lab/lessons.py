@@ -78,7 +78,7 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """A lesson as it ships again, and where the learner's went (None: there was none to keep)."""
+    """A lesson as it was first copied, and the learner's (None: there was none to keep)."""
 
     lesson: Path
     backup: Path | None
